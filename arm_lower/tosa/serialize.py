@@ -232,6 +232,40 @@ def operator_locations(data: bytes) -> list[str]:
     return found
 
 
+@dataclass(frozen=True)
+class Signature:
+    """What a TOSA file takes and gives, and the names of its operators in order, CONST and CONST_SHAPE counted."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    operators: tuple[str, ...]
+
+
+def signature(data: bytes) -> Signature:
+    """Inputs, outputs and operator names of any TOSA 1.x file, also with operators that the IR does not have.
+
+    Raises:
+        TosaError: As `from_flatbuffer`, but for the operators.
+    """
+    block = _block(data)
+    reader = _Reader(block)
+    try:
+        wanted = ([_text(block.Inputs(i)) for i in range(block.InputsLength())],
+                  [_text(block.Outputs(i)) for i in range(block.OutputsLength())])
+        for i in range(block.TensorsLength()):
+            if _text(block.Tensors(i).Name()) in (*wanted[0], *wanted[1]):
+                reader.tensor(block.Tensors(i))
+        inputs, outputs = (tuple(reader.named(n) for n in names) for names in wanted)
+        operators = tuple(_op_name(block.Operators(i).Op()) for i in range(block.OperatorsLength()))
+    except (struct.error, IndexError, TypeError, ValueError) as error:
+        raise TosaError(f"corrupt TOSA flatbuffer: {error}") from error
+    return Signature(inputs, outputs, operators)
+
+
+def _op_name(number: int) -> str:
+    return str(ts.Op(number).name)
+
+
 def _block(data: bytes) -> Any:
     if len(data) < 8 or data[4:8] != b"TOSA":
         raise TosaError(f"not a TOSA flatbuffer: {len(data)} bytes, file id {data[4:8]!r}, allowed is b'TOSA'")
@@ -293,8 +327,8 @@ class _Reader:
         kind = self.kinds.get(fb.Op())
         outputs = [self.named(_text(fb.Outputs(i))) for i in range(fb.OutputsLength())]
         if kind is None:
-            raise TosaError(f"operator number {fb.Op()} that makes {outputs[0].name if outputs else '?'!r} is not in the TOSA 1.0 "
-                            "integer profile")
+            made = outputs[0].name if outputs else "nothing"
+            raise TosaError(f"{_op_name(fb.Op())} that makes {made!r} is not in the TOSA 1.0 integer profile")
         names = [_text(fb.Inputs(i)) for i in range(fb.InputsLength())]
         operands = _OPERANDS.get(kind, ())
         if len(names) < len(operands):
@@ -374,7 +408,7 @@ def unpack(raw: bytes, shape: tuple[int, ...], dtype: DType, name: str) -> Array
     if dtype is DType.INT4:
         pairs = np.frombuffer(raw, np.uint8)
         halves = np.stack([pairs & 15, pairs >> 4], axis=-1).ravel()[:count].astype(np.int8)
-        return ((halves ^ 8) - 8).astype(np.int8).reshape(shape)
+        return np.asarray((halves ^ 8) - 8, np.int8).reshape(shape)
     if dtype is DType.INT48:
         wide = np.zeros((count, 8), np.uint8)
         wide[:, 2:] = np.frombuffer(raw, np.uint8).reshape(count, 6)
