@@ -54,8 +54,8 @@ def run(graph: Graph | bytes, inputs: Sequence[Array], *, level_8k: bool = False
     arrays = check_inputs(sig.inputs, inputs)
     for t in (*sig.inputs, *sig.outputs):
         if t.dtype in _NOT_CROSSING:
-            raise ArmLowerError(f"graph input or output {t.name!r} is {t.dtype}, which the reference model cannot take or give",
-                                "make the operator's consumer the graph output")
+            raise ArmLowerError(f"graph input or output {t.name!r} is {t.dtype}, which the model's API lacks",
+                                "end the graph before it or after its RESCALE")
     isolated = not _MAY_ABORT.isdisjoint(sig.operators)
     return (_run_isolated if isolated else _run_here)(data, sig, arrays, level_8k)
 
@@ -98,7 +98,8 @@ def _run_here(data: bytes, sig: Signature, arrays: Sequence[Array], level_8k: bo
 def _checked_outputs(sig: Signature, outputs: Sequence[Array]) -> list[Array]:
     for t, array in zip(sig.outputs, outputs):
         if array.shape != t.shape or array.dtype != t.dtype.numpy:
-            raise TosaError(f"output {t.name!r} came out as {array.dtype} {list(array.shape)}, the graph says {t.dtype} {list(t.shape)}")
+            raise TosaError(f"output {t.name!r} came out as {array.dtype} {list(array.shape)}, "
+                            f"the graph says {t.dtype} {list(t.shape)}")
     return list(outputs)
 
 

@@ -92,13 +92,15 @@ _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     "REVERSE": _AXIS,
     "TRANSPOSE": _fields(("Perms", "ints", "perms")),
     "RESIZE": _fields(("Mode", "mode", "mode")),
-    "RESCALE": _fields(("Scale32", "bool", "scale32"), ("RoundingMode", "rounding", "rounding"), ("PerChannel", "bool", "per_channel"),
-                       ("InputUnsigned", "bool", "input_unsigned"), ("OutputUnsigned", "bool", "output_unsigned")),
+    "RESCALE": _fields(("Scale32", "bool", "scale32"), ("RoundingMode", "rounding", "rounding"),
+                       ("PerChannel", "bool", "per_channel"), ("InputUnsigned", "bool", "input_unsigned"),
+                       ("OutputUnsigned", "bool", "output_unsigned")),
 }
 
 # Names of the attribute tables that are not the operator's words with capitals.
-_TABLES = {"ARGMAX": "ArgMax", "AVG_POOL2D": "AvgPool2d", "MAX_POOL2D": "MaxPool2d", "CONV2D": "Conv2d", "MATMUL": "MatMul",
-           "DEPTHWISE_CONV2D": "DepthwiseConv2d", "TRANSPOSE_CONV2D": "TransposeConv2d", "INTDIV": "IntDiv"}
+_TABLES = {"ARGMAX": "ArgMax", "AVG_POOL2D": "AvgPool2d", "MAX_POOL2D": "MaxPool2d", "CONV2D": "Conv2d",
+           "DEPTHWISE_CONV2D": "DepthwiseConv2d", "TRANSPOSE_CONV2D": "TransposeConv2d", "MATMUL": "MatMul",
+           "INTDIV": "IntDiv"}
 
 
 def _table(kind: str) -> str:
@@ -174,7 +176,8 @@ class _Writer:
         key = (str(dtype), array.tobytes())
         if key not in self.shared:
             self.shared[key] = self.free_name(f"{op.outputs[0].name}.{attr}")
-            self.out.addConst([len(values)], ts.DType.SHAPE if dtype is None else _DTYPES[dtype], array, self.shared[key])
+            written = ts.DType.SHAPE if dtype is None else _DTYPES[dtype]
+            self.out.addConst([len(values)], written, array, self.shared[key])
         return self.shared[key]
 
     def free_name(self, name: str) -> str:

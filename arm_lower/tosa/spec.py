@@ -210,7 +210,7 @@ def _check_dtypes(call: Call, spec: OpSpec) -> DType:
     if spec.same:
         for index, dtype in enumerate(found):
             if dtype is not found[0]:
-                raise call.error(f"{call.name(index)} is {dtype} but {call.name(0)} is {found[0]}, they must be the same")
+                raise call.error(f"{call.name(index)} is {dtype}, it must be {found[0]} as {call.name(0)} is")
         found = found[:1]
     wanted = call.attrs.get("out_dtype")
     for row in spec.dtypes:
@@ -288,8 +288,8 @@ def _transpose_conv(call: Call) -> Shape:
     call.require(ic == c, f"weight has {ic} input channels, the input has {c}")
     _conv_operands(call, oc)
     top, bottom, left, right = call.ints("out_pad")
-    call.require(min(top, bottom) > -kh, f"out_pad is {[top, bottom, left, right]}, top and bottom must be more than {-kh}")
-    call.require(min(left, right) > -kw, f"out_pad is {[top, bottom, left, right]}, left and right must be more than {-kw}")
+    call.require(min(top, bottom) > -kh and min(left, right) > -kw,
+                 f"out_pad is {[top, bottom, left, right]}, every pad must be more than minus the kernel {[kh, kw]}")
     stride = call.at_least("stride", 1)
     oh, ow = (h - 1) * stride[0] + top + bottom + kh, (w - 1) * stride[1] + left + right + kw
     call.require(oh >= 1 and ow >= 1, f"the output would be {oh} x {ow}")
@@ -332,7 +332,8 @@ def _broadcast(call: Call) -> Shape:
                      f"{call.name(0)} has rank {len(first)} and {call.name(index)} has rank {len(shape)}, "
                      "TOSA broadcasts only between equal ranks")
         for axis, (a, b) in enumerate(zip(out, shape)):
-            call.require(a == b or 1 in (a, b), f"shapes {' and '.join(str(list(s)) for s in call.shapes)} do not broadcast")
+            shapes = " and ".join(str(list(s)) for s in call.shapes)
+            call.require(a == b or 1 in (a, b), f"shapes {shapes} do not broadcast at axis {axis}")
             out[axis] = max(a, b)
     return tuple(out)
 
@@ -353,13 +354,15 @@ def _clamp(call: Call) -> Shape:
     low, high = call.number("min"), call.number("max")
     tmin, tmax = call.dtypes[0].range
     call.require(low <= high, f"min {low} is more than max {high}")
-    call.require(tmin <= low and high <= tmax, f"min..max is {low}..{high}, allowed for {call.dtypes[0]} is {tmin}..{tmax}")
+    call.require(tmin <= low and high <= tmax,
+                 f"min..max is {low}..{high}, allowed for {call.dtypes[0]} is {tmin}..{tmax}")
     return call.shapes[0]
 
 
 def _table(call: Call) -> Shape:
     size = 256 if call.dtypes[0] is I8 else 513
-    call.require(call.shapes[1] == (size,), f"table has shape {list(call.shapes[1])}, allowed for {call.dtypes[0]} is [{size}]")
+    call.require(call.shapes[1] == (size,),
+                 f"table has shape {list(call.shapes[1])}, allowed for {call.dtypes[0]} is [{size}]")
     return call.shapes[0]
 
 
@@ -389,14 +392,15 @@ def _concat(call: Call) -> Shape:
     first = call.shapes[0]
     for index, shape in enumerate(call.shapes[1:], 1):
         same = len(shape) == len(first) and all(a == b for i, (a, b) in enumerate(zip(shape, first)) if i != axis)
-        call.require(same, f"{call.name(index)} has shape {list(shape)}, which must equal {list(first)} but for axis {axis}")
+        call.require(same, f"{call.name(index)} has shape {list(shape)}, it must be {list(first)} but for axis {axis}")
     return (*first[:axis], sum(s[axis] for s in call.shapes), *first[axis + 1:])
 
 
 def _pad(call: Call) -> Shape:
     call.rank(0)
     shape, padding = call.shapes[0], call.at_least("padding", 0)
-    call.require(len(padding) == 2 * len(shape), f"padding has {len(padding)} values, allowed is {2 * len(shape)} for rank {len(shape)}")
+    call.require(len(padding) == 2 * len(shape),
+                 f"padding has {len(padding)} values, allowed is {2 * len(shape)} for rank {len(shape)}")
     low, high = (0, 1) if call.dtypes[0] is B else call.dtypes[0].range
     value = call.number("pad_const")
     call.require(low <= value <= high, f"pad_const is {value}, allowed for {call.dtypes[0]} is {low}..{high}")
@@ -404,9 +408,9 @@ def _pad(call: Call) -> Shape:
 
 
 def _reshape(call: Call) -> Shape:
-    shape = call.at_least("shape", 1)
-    call.require(prod(shape) == prod(call.shapes[0]),
-                 f"shape {list(shape)} has {prod(shape)} elements, the input {list(call.shapes[0])} has {prod(call.shapes[0])}")
+    shape, found = call.at_least("shape", 1), call.shapes[0]
+    call.require(prod(shape) == prod(found),
+                 f"shape {list(shape)} has {prod(shape)} elements, the input {list(found)} has {prod(found)}")
     return shape
 
 
@@ -424,14 +428,16 @@ def _slice(call: Call) -> Shape:
 def _tile(call: Call) -> Shape:
     call.rank(0)
     shape, multiples = call.shapes[0], call.at_least("multiples", 1)
-    call.require(len(multiples) == len(shape), f"multiples has {len(multiples)} values, allowed is {len(shape)} for rank {len(shape)}")
+    call.require(len(multiples) == len(shape),
+                 f"multiples has {len(multiples)} values, allowed is {len(shape)} for rank {len(shape)}")
     return tuple(d * m for d, m in zip(shape, multiples))
 
 
 def _transpose(call: Call) -> Shape:
     call.rank(0)
     shape, perms = call.shapes[0], call.ints("perms")
-    call.require(sorted(perms) == list(range(len(shape))), f"perms is {list(perms)}, which is no permutation of 0..{len(shape) - 1}")
+    call.require(sorted(perms) == list(range(len(shape))),
+                 f"perms is {list(perms)}, allowed is a permutation of 0..{len(shape) - 1}")
     return tuple(shape[p] for p in perms)
 
 
@@ -465,12 +471,12 @@ def _resize(call: Call) -> Shape:
     for axis, size, num, den, offset, border in (("height", h, yn, yd, call.ints("offset")[0], call.ints("border")[0]),
                                                  ("width", w, xn, xd, call.ints("offset")[1], call.ints("border")[1])):
         call.require(num <= 1 << 11, f"{axis}: scale numerator is {num}, allowed is at most 2048")
-        call.require(den < 16 * num, f"{axis}: scale denominator is {den}, allowed is less than 16 times the numerator {num}")
+        call.require(den < 16 * num, f"{axis}: scale denominator is {den}, allowed is less than 16 * {num}")
         call.require(-num <= offset < 16 * num, f"{axis}: offset is {offset}, allowed is {-num}..{16 * num - 1}")
         call.require(-16 * num <= border < num, f"{axis}: border is {border}, allowed is {-16 * num}..{num - 1}")
         span = (size - 1) * num - offset + border
         call.require(span >= 0 and span % den == 0,
-                     f"{axis}: (size - 1) * {num} - offset + border is {span}, allowed is a multiple of the denominator {den}")
+                     f"{axis}: (size - 1) * {num} - offset + border is {span}, allowed is a multiple of {den}")
         out = span // den + 1
         call.require(max(size, out) < MAX_RESIZE_DIMENSION,
                      f"{axis} goes from {size} to {out}, allowed is less than {MAX_RESIZE_DIMENSION}")
@@ -538,7 +544,8 @@ OPS: dict[str, OpSpec] = {
     # tensor operators
     "ARGMAX": OpSpec(("input",), _rows(I8, I16, out=I32), _argmax, _AXIS),
     "AVG_POOL2D": OpSpec(("input",), _rows(I8, I16), _avg_pool, {
-        **_WINDOW, "acc_type": Param("enum", choices=("int32",), default="int32"), "input_zp": _INT, "output_zp": _INT}),
+        **_WINDOW, "acc_type": Param("enum", choices=("int32",), default="int32"),
+        "input_zp": _INT, "output_zp": _INT}),
     "CONV2D": _conv_spec(_conv2d, pad=Param("ints", 4)),
     "DEPTHWISE_CONV2D": _conv_spec(_depthwise, pad=Param("ints", 4)),
     "TRANSPOSE_CONV2D": _conv_spec(_transpose_conv, out_pad=Param("ints", 4)),
