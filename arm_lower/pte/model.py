@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
-from typing import Union
 
 from arm_lower.errors import PteError
 
@@ -105,13 +104,12 @@ class AtRuntime:
 
 @dataclass(frozen=True)
 class External:
-    """The bytes come from a `.ptd` file under the name ``fqn``; ``planned`` if the tensor is mutable."""
+    """The bytes come from a `.ptd` file under the tensor's ``fqn``; ``planned`` if the tensor is mutable."""
 
-    fqn: str
     planned: Planned | None = None
 
 
-Storage = Union[Constant, Planned, AtRuntime, External]
+Storage = Constant | Planned | AtRuntime | External
 
 
 @dataclass(frozen=True)
@@ -218,19 +216,19 @@ class OptionalTensorListValue:
     items: tuple[int, ...]
 
 
-Value = Union[
-    NullValue,
-    IntValue,
-    BoolValue,
-    DoubleValue,
-    StringValue,
-    TensorValue,
-    IntListValue,
-    DoubleListValue,
-    BoolListValue,
-    TensorListValue,
-    OptionalTensorListValue,
-]
+Value = (
+    NullValue
+    | IntValue
+    | BoolValue
+    | DoubleValue
+    | StringValue
+    | TensorValue
+    | IntListValue
+    | DoubleListValue
+    | BoolListValue
+    | TensorListValue
+    | OptionalTensorListValue
+)
 
 
 @dataclass(frozen=True)
@@ -283,7 +281,7 @@ class FreeCall:
     value: int
 
 
-Instruction = Union[KernelCall, DelegateCall, MoveCall, JumpFalseCall, FreeCall]
+Instruction = KernelCall | DelegateCall | MoveCall | JumpFalseCall | FreeCall
 
 
 @dataclass(frozen=True)
@@ -365,7 +363,9 @@ class Program:
         for m in self.methods:
             if m.name == name:
                 return m
-        raise PteError(f"no method {name!r}", f"the program has {', '.join(m.name for m in self.methods) or 'no method'}")
+        raise PteError(
+            f"no method {name!r}", f"the program has {', '.join(m.name for m in self.methods) or 'no method'}"
+        )
 
 
 class ProgramBuilder:
@@ -404,7 +404,10 @@ class ProgramBuilder:
     def build(self) -> Program:
         """The program as collected so far."""
         return Program(
-            tuple(m.build() for m in self._methods), tuple(self._constants), tuple(self._states), tuple(self._named.items())
+            tuple(m.build() for m in self._methods),
+            tuple(self._constants),
+            tuple(self._states),
+            tuple(self._named.items()),
         )
 
 
