@@ -283,8 +283,8 @@ def refused_node(p: Partition, spec: EthosUCompileSpec) -> fx.Node:
         else:
             high = middle
     stem = graph.ops[high - 1].output.name
-    owners = [n for n in p.nodes if not is_dequantize(n) and (stem == n.name or stem.startswith((f"{n.name}_", f"{n.name}.")))]
-    return max(owners, key=lambda n: len(n.name)) if owners else next(n for n in p.nodes if not is_dequantize(n))
+    owners = [n for n in p.nodes if not is_dequantize(n) and stem.split(".")[0] == n.name]
+    return owners[0] if owners else next(n for n in p.nodes if not is_dequantize(n))
 
 
 def prefix(graph: Graph, count: int) -> Graph:

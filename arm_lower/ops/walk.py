@@ -60,7 +60,7 @@ class Walk:
         origin = node.args[0] if is_quantize(node) and isinstance(node.args[0], fx.Node) else node
         path = module_path(origin) or module_path(node)
         b.location = f"{path}:{target_name(origin)}" if path else target_name(origin)
-        b.stem = node.name
+        b.stem = origin.name
         try:
             value = self._call(node)
         except Unsupported:

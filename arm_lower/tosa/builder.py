@@ -38,10 +38,10 @@ class Builder:
     # -- tensors -------------------------------------------------------------------------------------------
 
     def name(self, stem: str) -> str:
-        """``stem``, or ``stem_1``, ``stem_2`` ... when it is taken."""
+        """``stem``, or ``stem.1``, ``stem.2`` ... when it is taken."""
         n = self._names.get(stem, 0)
         self._names[stem] = n + 1
-        return f"{stem}_{n}" if n else stem
+        return f"{stem}.{n}" if n else stem
 
     def input(self, name: str, shape: Sequence[int], dtype: DType) -> Tensor:
         tensor = Tensor(self.name(name), as_ints(shape), dtype)

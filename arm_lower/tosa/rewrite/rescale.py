@@ -11,7 +11,7 @@ def is_identity(op: Op) -> bool:
     return (
         op.kind == "RESCALE" and not a["per_channel"] and a["input_zp"] == a["output_zp"] and op.inputs[0].dtype is op.output.dtype
         and not a["input_unsigned"] and not a["output_unsigned"]
-        and a["multiplier"][0] == 1 << (a["shift"][0] if a["shift"][0] < 62 else 0)  # type: ignore[index, operator]
+        and a["multiplier"][0] == 1 << a["shift"][0]  # type: ignore[index, operator]
     )
 
 
