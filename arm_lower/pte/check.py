@@ -11,6 +11,7 @@ from math import prod
 
 from arm_lower.errors import PteError
 from arm_lower.pte import ethosu_blob, lifetimes, model
+from arm_lower.pte.indices import index_problems
 from arm_lower.pte.lifetimes import describe_value
 from arm_lower.pte.read import File
 
@@ -71,7 +72,7 @@ def problems(program: model.Program) -> list[str]:
     """Every rule that a program breaks, in words; empty if it is right."""
     found = list(_program_problems(program))
     for method in program.methods:
-        indices = [f"method {method.name!r}: {text}" for text in _index_problems(program, method)]
+        indices = [f"method {method.name!r}: {text}" for text in index_problems(method)]
         found += indices
         # The further walks follow indices.
         if not indices:
@@ -112,40 +113,6 @@ def _size_problems(what: str, blobs: Sequence[bytes], uses: Sequence[tuple[int, 
         if len(blob) != sizes.get(index, 0):
             used = f"the tensor that uses it has {sizes[index]}" if index in sizes else "no tensor uses it"
             yield f"{what} {index} has {len(blob)} bytes, {used}"
-
-
-def _index_problems(program: model.Program, method: model.Method) -> Iterator[str]:
-    """Indices that are out of range."""
-    count = len(method.values)
-    for what, indices in (("input", method.inputs), ("output", method.outputs)):
-        for i, index in enumerate(indices):
-            if not 0 <= index < count:
-                yield f"{what} {i} is value {index}, there are {count} values"
-    for i, value in enumerate(method.values):
-        if isinstance(value, model.IntListValue | model.TensorListValue | model.OptionalTensorListValue):
-            low = -1 if isinstance(value, model.OptionalTensorListValue) else 0
-            for item in value.items:
-                if not low <= item < count:
-                    yield f"value {i} (list) names value {item}, there are {count} values"
-    for i, instruction in enumerate(method.instructions):
-        match instruction:
-            case model.KernelCall(operator, args):
-                if not 0 <= operator < len(method.operators):
-                    yield f"instruction {i} calls operator {operator}, there are {len(method.operators)}"
-            case model.DelegateCall(delegate, args):
-                if not 0 <= delegate < len(method.delegates):
-                    yield f"instruction {i} calls delegate {delegate}, there are {len(method.delegates)}"
-            case model.MoveCall(source, target):
-                args = (source, target)
-            case model.JumpFalseCall(condition, destination):
-                args = (condition,)
-                if not 0 <= destination <= len(method.instructions):
-                    yield f"instruction {i} jumps to {destination}, there are {len(method.instructions)} instructions"
-            case model.FreeCall(freed):
-                args = (freed,)
-        for arg in args:
-            if not 0 <= arg < count:
-                yield f"instruction {i} has the argument {arg}, there are {count} values"
 
 
 def _method_problems(method: model.Method) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from arm_lower.errors import PteError
 from arm_lower.pte import model, schema
+from arm_lower.pte.indices import index_problems
 from arm_lower.pte.schema import Row
 
 HEADER_MAGIC = b"eh00"
@@ -181,6 +182,9 @@ class File:
         if not plans:
             self.root.fail("execution_plan is empty: expected at least one method")
         methods = tuple(self.method(plan) for plan in plans)
+        for plan, method in zip(plans, methods):
+            for problem in index_problems(method):
+                plan.fail(f"method {method.name!r}: {problem}")
         return model.Program(
             methods,
             self.constants(methods),
