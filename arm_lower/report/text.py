@@ -55,7 +55,7 @@ def _summary(r: Report) -> Iterator[str]:
             f"cycles   {number(r.total_cycles)} in all (Vela's estimate), {number(r.npu_cycles)} of computation; "
             f"{number(r.layout_cycles)} only change the layout"
         )
-    yield f"CPU      {len(r.cpu_ops)} operator(s) that the NPU did not take, "
+    yield f"CPU      {len(r.cpu_ops)} operator(s) that the NPU did not take"
     yield f"kernels  {sum(r.kernel_calls.values())} call(s) of {len(r.kernel_calls)} kernel(s)"
     yield f"file     {number(r.pte_bytes)} bytes, of them {number(r.weight_bytes)} NPU weights"
 
