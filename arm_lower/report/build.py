@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from arm_lower.edge.program import CpuOp, Delegate, EdgeProgram
-from arm_lower.program import ExecutorchProgram
 from arm_lower.pte.model import KernelCall, Program
 from arm_lower.report.layout import layout_ops
 from arm_lower.report.model import Arena, Border, DelegateReport, Layer, Report
-from arm_lower.spec import EthosUCompileSpec
+
+if TYPE_CHECKING:
+    from arm_lower.program import ExecutorchProgram
+    from arm_lower.spec import EthosUCompileSpec
 
 
 def build_report(
