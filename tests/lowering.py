@@ -46,8 +46,8 @@ class Execute(fx.Interpreter):
         if target is not call_delegate:
             return super().call_function(target, args, kwargs)
         delegate = self.program.delegates[args[0]]
-        inputs = [np.ascontiguousarray(t.numpy()).reshape(i.shape) for t, i in zip(args[1:], delegate.tosa.inputs, strict=True)]
-        return tuple(torch.from_numpy(np.ascontiguousarray(o)) for o in run(delegate.tosa, inputs))
+        inputs = [np.array(t.numpy(), order="C").reshape(i.shape) for t, i in zip(args[1:], delegate.tosa.inputs, strict=True)]
+        return tuple(torch.from_numpy(np.array(o, order="C")) for o in run(delegate.tosa, inputs))
 
 
 def execute(program: EdgeProgram, *inputs: torch.Tensor) -> list[torch.Tensor]:
