@@ -14,7 +14,7 @@ from arm_lower.errors import ArmLowerError
 from arm_lower.memory import Plan
 from arm_lower.pte.model import KernelCall, Method, Operator, Program
 from arm_lower.report import Report, build_report
-from arm_lower.report.layout import layout_ops
+from arm_lower.report.layout import Move, layout_moves
 from arm_lower.spec import EthosUCompileSpec
 from arm_lower.tosa.ir import DType, Graph, Op, Tensor
 from arm_lower.vela import Layer as VelaLayer
@@ -104,7 +104,8 @@ def report() -> Report:
 
 
 def test_layout_operators_belong_to_the_border_they_start_or_end_at() -> None:
-    assert layout_ops(bordered_graph()) == {"xt": "input x", "yt": "inside", "out": "output out"}
+    found = {name: move.border for name, move in layout_moves(bordered_graph()).items()}
+    assert found == {"xt": "input x", "yt": "inside", "out": "output out"}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,12 @@ def test_a_convolution_that_copies_is_a_layout_operator(weight: np.ndarray, bias
     x, y = tensor("x", (1, 4, 4, 3)), tensor("y", (1, 4, 4, 3))
     op, acc = conv(x, weight, "acc", bias)
     graph = Graph("g", [x], [y], [op, Op("RESCALE", [acc], [y])])
-    assert layout_ops(graph) == ({"acc": "input x", "y": "input x"} if moves else {})
+    assert layout_moves(graph) == (dict.fromkeys(("acc", "y"), Move("input x", True)) if moves else {})
+
+
+def test_a_row_of_an_operator_that_vela_joined_with_a_move_is_no_layout_cost() -> None:
+    move = layout_moves(bordered_graph())["out"]
+    assert move.is_made_by("Transpose") and not move.is_made_by("Conv2D")
 
 
 def test_figures() -> None:
