@@ -22,7 +22,7 @@ from arm_lower.pte import model as pte
 from arm_lower.pte.ethosu_blob import BACKEND_ID, unpack
 from arm_lower.pte.read import read
 from tosa_ref import kernels
-from tosa_ref.run import run
+from tosa_ref.run import ReferenceModel
 
 Array = npt.NDArray[np.generic]
 DelegateRunner = Callable[[int, bytes, list[Array]], Sequence[Array]]
@@ -100,14 +100,21 @@ class _Record:
     def __init__(self, folder: Path | None, calls: int) -> None:
         self.folder = folder
         self.calls = calls
+        self.models: dict[int, ReferenceModel] = {}
 
     def __call__(self, call: int, blob: bytes, inputs: list[Array]) -> list[Array]:
         if self.folder is None:
             raise ArmLowerError("the program has delegates and was given as bytes, without a record folder",
                                 "give record=..., or the path of the file beside its .record folder")
-        path = self.find(call)
-        data = path.read_bytes()
-        return run(data, reinterpreted(data, inputs, path))
+        if call not in self.models:
+            self.models[call] = ReferenceModel(self.find(call).read_bytes())
+        model = self.models[call]
+        wanted = model.signature.inputs
+        sizes, given = [t.size * t.dtype.numpy.itemsize for t in wanted], [a.nbytes for a in inputs]
+        if given != sizes:
+            raise ArmLowerError(f"{self.find(call)} is of another program: its inputs have {sizes} bytes, "
+                                f"those of delegate call {call} have {given}")
+        return model.run([np.frombuffer(a.tobytes(), t.dtype.numpy).reshape(t.shape) for a, t in zip(inputs, wanted)])
 
     def find(self, call: int) -> Path:
         """The file of a call: the one whose number is the ``call``-th largest."""
@@ -119,18 +126,6 @@ class _Record:
                                 f"{len(found)} such files, the program makes {self.calls} delegate calls",
                                 "keep the .record folder that was written with the file beside it, or give record=...")
         return found[call][1]
-
-
-def reinterpreted(tosa: bytes, inputs: Sequence[Array], path: Path) -> list[Array]:
-    """The delegate's arguments as the TOSA graph's inputs: same bytes, its shapes and types."""
-    from arm_lower.tosa.serialize import signature
-
-    wanted = signature(tosa).inputs
-    sizes = [t.size * t.dtype.numpy.itemsize for t in wanted]
-    if [a.nbytes for a in inputs] != sizes:
-        raise ArmLowerError(f"{path} is of another program: its inputs have {sizes} bytes, "
-                            f"the delegate's have {[a.nbytes for a in inputs]}")
-    return [np.frombuffer(a.tobytes(), t.dtype.numpy).reshape(t.shape) for a, t in zip(inputs, wanted)]
 
 
 class _Method:
