@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from quant.annotate.context import argument, is_constant
+from quant.annotate.context import argument, constant, is_constant
 
 aten = torch.ops.aten
 log = logging.getLogger(__name__)
@@ -129,16 +129,6 @@ def drop_identities(gm: fx.GraphModule) -> None:
         if node.op == "call_function" and node.target in _IDENTITIES and argument(node, 2, False) is False:
             node.replace_all_uses_with(node.args[0])
             gm.graph.erase_node(node)
-
-
-def constant(gm: fx.GraphModule, node: object) -> torch.Tensor | None:
-    """The parameter or buffer that ``node`` reads, or None."""
-    if not isinstance(node, fx.Node) or node.op != "get_attr":
-        return None
-    value: Any = gm
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def add_constant(gm: fx.GraphModule, before: fx.Node, name: str, value: torch.Tensor, like: fx.Node) -> fx.Node:
