@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from arm_lower.errors import QuantizationError
 from quant.annotate.context import argument, constant, is_constant
 
 aten = torch.ops.aten
@@ -286,6 +287,25 @@ INFERENCE_PASSES: tuple[Pass, ...] = (
     fold_batch_norms,
 )
 TRAINING_PASSES: tuple[Pass, ...] = (positional_tensors, functionalize)
+
+
+def check_evaluation(gm: fx.GraphModule) -> None:
+    """Raises if the model was exported in training mode.
+
+    Raises:
+        QuantizationError: Names the first dropout or batch norm that trains.
+    """
+    for node in gm.graph.nodes:
+        if node.op != "call_function":
+            continue
+        trains = (node.target in _IDENTITIES and argument(node, 2, False) is True) or (
+            node.target is aten.batch_norm.default and argument(node, 5) is True
+        )
+        if trains:
+            raise QuantizationError(
+                f"{node.name} ({node.target}) is in training mode",
+                "call model.eval() before torch.export.export; for training use prepare_qat_pt2e",
+            )
 
 
 def normalize(gm: fx.GraphModule, is_qat: bool) -> fx.GraphModule:
