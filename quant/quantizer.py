@@ -154,16 +154,16 @@ def module_stack(node: fx.Node) -> list[tuple[str, str]]:
     """(path, qualified class name) of the modules that ``node`` was traced in, outermost first. The paths are
     those of the user's model: the prefixes that exporters add are removed."""
     stack = node.meta.get("nn_module_stack") or {}
-    return [(_clean(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
-            for path, kind in stack.values()]
+    return [
+        (_clean(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
+        for path, kind in stack.values()
+    ]
 
 
 def _clean(path: str) -> str:
     for prefix in ("L['self'].", "L['self']", "L__self__.", "L__self__"):
         path = path.removeprefix(prefix)
     return path
-
-
 
 
 __all__ = ["EthosUQuantizer", "module_stack"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import fx
@@ -29,7 +29,7 @@ from quant.config import QuantizationConfig
 
 aten = torch.ops.aten
 
-Spec = Union[QuantizationSpec, FixedQParamsQuantizationSpec]
+Spec: TypeAlias = QuantizationSpec | FixedQParamsQuantizationSpec
 Key = Any
 """Identity of a set of parameters: a node (the tensor it makes), or a tuple for an operand that must be
 quantized apart from its tensor (a weight, a requantized edge, the model's boundary)."""
@@ -45,6 +45,34 @@ ACTIVATIONS = frozenset(
     }
 )
 """Clamps that the NPU applies for free while it writes the result of another operator."""
+
+
+@dataclass(frozen=True)
+class BiasScale:
+    """Scale of an int32 bias = input scale * weight scale, zero point 0.
+
+    Attributes:
+        per_channel: One scale for each output channel, else one for the tensor.
+        repeat: Output channels per weight scale.
+        interleave: The output channels that share a weight scale lie side by side, else the weight's scales
+            repeat as a whole.
+    """
+
+    per_channel: bool
+    repeat: int = 1
+    interleave: bool = False
+
+    def __call__(self, observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale (float32) and zero point (int64) from the observers of input and weight."""
+        activation, weight = (observer.calculate_qparams()[0].to(torch.float32) for observer in observers)
+        scale = activation * (self.expand(weight) if self.per_channel else weight)
+        return scale, torch.zeros_like(scale, dtype=torch.int64)
+
+    def expand(self, per_weight_channel: torch.Tensor) -> torch.Tensor:
+        """(weight scales,) -> (output channels,)"""
+        if self.interleave:
+            return per_weight_channel.repeat_interleave(self.repeat)
+        return per_weight_channel.repeat(self.repeat)
 
 
 @dataclass
@@ -127,21 +155,14 @@ class Annotator:
         self.reads.setdefault(node, {})[weight] = key
 
     def quantize_bias(
-        self, node: fx.Node, bias: fx.Node, source: fx.Node, weight: fx.Node, expand: Callable[[torch.Tensor], torch.Tensor]
+        self, node: fx.Node, bias: fx.Node, source: fx.Node, weight: fx.Node, repeat: int = 1, interleave: bool = False
     ) -> None:
-        """``node`` reads the constant ``bias`` as int32 with scale = scale of ``source`` * ``expand`` (scale of
-        ``weight``), one for each output channel, or one for all when the weight has one."""
+        """``node`` reads the constant ``bias`` as int32 on the accumulator's scale; see `BiasScale`."""
         per_channel = self.config(node).is_per_channel
-
-        def scales(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-            activation, channel = (observer.calculate_qparams()[0].to(torch.float32) for observer in observers)
-            scale = activation * (expand(channel) if per_channel else channel)
-            return scale, torch.zeros_like(scale, dtype=torch.int64)
-
         int32 = torch.iinfo(torch.int32)
         self.derived[bias, node] = DerivedQuantizationSpec(
             derived_from=[(source, node), (weight, node)],
-            derive_qparams_fn=scales,
+            derive_qparams_fn=BiasScale(per_channel, repeat, interleave),
             dtype=torch.int32,
             quant_min=int32.min,
             quant_max=int32.max,
@@ -168,7 +189,8 @@ class Annotator:
         last = node
         if self.is_qat:
             norm = only_user(last)
-            if norm is not None and norm.target is aten.batch_norm.default and self._quantized(norm):
+            matrix = node.target is aten.linear.default and node.meta["val"].dim() != 2
+            if norm is not None and norm.target is aten.batch_norm.default and self._quantized(norm) and not matrix:
                 self.claim([norm])
                 last = norm
         clamp = only_user(last)
@@ -329,7 +351,8 @@ class Annotator:
         for key, place in roots.items():
             tensors = members.get(key, set())
             inner = {reader for reader in self.reads if reader in tensors}
-            self.readers[place] = [u for t in tensors for u in t.users if u not in inner and u.target is not operator.getitem]
+            users = [user for tensor in tensors for user in tensor.users]
+            self.readers[place] = [u for u in users if u not in inner and u.target is not operator.getitem]
 
 
 def _same_numbers(one: Spec | None, other: Spec) -> bool:
@@ -340,7 +363,7 @@ def _same_numbers(one: Spec | None, other: Spec) -> bool:
     )
 
 
-def is_float_tensor(x: object) -> bool:
+def is_float_tensor(x: object) -> TypeGuard[fx.Node]:
     """Whether ``x`` is a node that makes one float32 tensor: the only thing that is ever quantized."""
     if not isinstance(x, fx.Node):
         return False
@@ -348,7 +371,7 @@ def is_float_tensor(x: object) -> bool:
     return isinstance(val, torch.Tensor) and val.dtype is torch.float32
 
 
-def is_constant(x: object) -> bool:
+def is_constant(x: object) -> TypeGuard[fx.Node]:
     """Whether ``x`` reads a parameter or buffer."""
     return isinstance(x, fx.Node) and x.op == "get_attr"
 

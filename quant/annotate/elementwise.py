@@ -8,7 +8,7 @@ import torch
 from torch import fx
 from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec
 
-from quant.annotate.context import ACTIVATIONS, Annotator, aten, constant, has_scalar_bounds, is_constant
+from quant.annotate.context import ACTIVATIONS, Annotator, argument, aten, constant, has_scalar_bounds, is_constant
 from quant.annotate.registry import annotates
 
 
@@ -127,7 +127,7 @@ def function(a: Annotator, node: fx.Node) -> None:
 @annotates(aten.prelu.default)
 def prelu(a: Annotator, node: fx.Node) -> None:
     """Each slope has its own scale, which keeps it exact."""
-    x, slopes = node.args
+    x, slopes = argument(node, 0), argument(node, 1)
     if is_constant(slopes):
         a.quantize_input(node, x)
         a.quantize_weight(node, slopes, ch_axis=0)
