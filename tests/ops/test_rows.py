@@ -50,6 +50,12 @@ def bn_relu() -> nn.Module:
     return m
 
 
+def steep_prelu() -> nn.Module:
+    m = nn.PReLU(8)
+    m.weight.data = torch.linspace(-0.5, 1.4, 8)
+    return m
+
+
 MAP = ((1, 8, 12, 10),)
 TWO = ((1, 8, 12, 10), (1, 8, 12, 10))
 LINE = ((1, 6, 40),)
@@ -103,6 +109,7 @@ ROWS = [
     Row("pow", fn(lambda x: x.abs() ** 1.5), lsb=2.0),
     Row("conv_then_table", lambda: nn.Sequential(nn.Conv2d(8, 12, 1), nn.Hardswish()), lsb=2.0),
     Row("prelu", lambda: nn.PReLU(8)),
+    Row("prelu_steep", lambda: steep_prelu()),
     Row("prelu_one", lambda: nn.PReLU()),
     Row("add", fn(torch.add), TWO),
     Row("add_relu", fn(lambda x, y: F.relu(x + y)), TWO),
