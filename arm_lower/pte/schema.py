@@ -149,7 +149,9 @@ class Row:
 
     def real(self, name: str) -> float:
         """A float field, 0.0 if absent."""
-        cell = self.cells.get(name) or 0.0
+        cell = self.cells.get(name)
+        if cell is None:  # Not "or 0.0": that would lose the sign of -0.0.
+            return 0.0
         return float(cell) if isinstance(cell, int | float) else self.fail(f"{name} is not a number")
 
     def text(self, name: str) -> str:
