@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import FixedQParamsObserver, ObserverBase
 
 from arm_lower.errors import QuantizationError
-from quant.annotate.context import is_constant
+from quant.nodes import is_constant
 from quant.pt2e import convert_pt2e, prepare_pt2e
 from quant.quantizer import EthosUQuantizer, module_stack
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from arm_lower.errors import QuantizationError
-from quant.annotate.context import argument, constant, is_constant
+from quant.nodes import argument, constant, is_constant
 
 aten = torch.ops.aten
 

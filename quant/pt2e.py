@@ -9,8 +9,9 @@ from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize, quantize_pt
 from torchao.quantization.pt2e.prepare import prepare
 
 from arm_lower.errors import QuantizationError
-from quant.annotate.context import BiasScale, constant
+from quant.annotate.context import BiasScale
 from quant.graph import check_evaluation, merge_duplicates, normalize, quantize_biases, strip_guards
+from quant.nodes import constant
 from quant.observers import PerChannelWeightObserver, RangeObserver
 from quant.quantizer import EthosUQuantizer
 from quant.training import allow_train_eval, finish_training, is_trained

@@ -10,7 +10,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from arm_lower.errors import QuantizationError
 from quant.annotate import Annotator
-from quant.annotate.elementwise import gentle_function
+from quant.annotate.elementwise import reader_function
 from quant.config import QuantizationConfig, get_symmetric_quantization_config
 from quant.graph import normalize
 from quant.observers import RangeObserver
@@ -35,7 +35,7 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         self._io: QuantizationConfig | None = None
         self._names: dict[str, QuantizationConfig | None] = {}
         self._types: dict[str, QuantizationConfig | None] = {}
-        self._readers: dict[Any, list[fx.Node]] = {}
+        self._readers: dict[Any, list[tuple[fx.Node, fx.Node]]] = {}
 
     def set_global(self, config: QuantizationConfig | None) -> EthosUQuantizer:
         """Config of every operator that no filter names."""
@@ -89,7 +89,7 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         for place, readers in self._readers.items():
             observer = edge_or_node_to_obs_or_fq.get(place)
             if isinstance(observer, RangeObserver) and readers:
-                functions = [gentle_function(model, reader) for reader in readers]
+                functions = [reader_function(model, node, tensor) for node, tensor in readers]
                 observer.functions = tuple(f for f in functions if f is not None) if all(functions) else ()
         self._readers = {}
 

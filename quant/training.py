@@ -15,7 +15,6 @@ import torch
 from torch import fx, nn
 from torchao.quantization.pt2e import FakeQuantizeBase
 
-from quant.annotate.context import argument, aten, constant
 from quant.graph import (
     DROPOUTS,
     add_constant,
@@ -24,6 +23,7 @@ from quant.graph import (
     folded_parameters,
     scale_and_shift,
 )
+from quant.nodes import argument, aten, constant
 
 
 def set_training(gm: fx.GraphModule, training: bool = True) -> fx.GraphModule:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from quant.annotate.context import Annotator, argument, aten, is_constant, is_float_tensor
+from quant.annotate.context import Annotator
 from quant.annotate.registry import annotates
+from quant.nodes import argument, aten, is_constant, is_float_tensor
 
 
 def weighted(a: Annotator, node: fx.Node, ch_axis: int, repeat: int = 1, interleave: bool = False) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from quant.annotate.context import Annotator, aten, only_user
+from quant.annotate.context import Annotator
 from quant.annotate.registry import annotates, annotates_pattern
+from quant.nodes import aten, only_user
 
 _WINDOW = frozenset(
     {
