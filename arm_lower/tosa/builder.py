@@ -28,6 +28,8 @@ class Builder:
         stem: Prefix of the names of the tensors made from now on.
     """
 
+    UNKNOWN = 2.0**31  # magnitude of an int32 tensor about which nothing is known
+
     def __init__(self, name: str, family: str) -> None:
         self.graph = Graph(name)
         self.family = family
@@ -77,7 +79,7 @@ class Builder:
         low, high = x.dtype.range
         if x.data is not None and x.size:
             low, high = int(x.data.min()), int(x.data.max())
-        return min(float(max(abs(low - zero_point), abs(high - zero_point))), self._magnitude.get(x, float("inf")))
+        return min(float(max(abs(low - zero_point), abs(high - zero_point))), self._magnitude.get(x, self.UNKNOWN))
 
     def _largest(self, op: Op) -> float:
         """A bound of the absolute values of an int32 result."""
@@ -92,9 +94,11 @@ class Builder:
             return self.magnitude(x) * self.magnitude(op.inputs[1])
         if op.kind == "REDUCE_SUM":
             return self.magnitude(x) * x.shape[int(op.attrs["axis"])]  # type: ignore[arg-type]
-        if op.kind in ("RESHAPE", "TRANSPOSE", "SLICE", "IDENTITY"):
+        if op.kind in ("MAXIMUM", "MINIMUM"):
+            return max(self.magnitude(x), self.magnitude(op.inputs[1]))
+        if op.kind in ("RESHAPE", "TRANSPOSE", "SLICE", "IDENTITY", "ABS"):
             return self.magnitude(x)
-        return float("inf")
+        return self.UNKNOWN
 
     # -- operators with operands that need a default or a conversion ------------------------------------------
 
@@ -131,7 +135,7 @@ class Builder:
         that calibration saw as constant asks for. Such a factor is cut to the largest legal one.
         """
         scales = np.atleast_1d(np.asarray(scale, dtype=np.float64))
-        if out is not DType.INT32 and x.dtype is not DType.INT48:
+        if out is not DType.INT32 and x.dtype is not DType.INT48 and self.magnitude(x, input_zp) < self.UNKNOWN:
             scales = np.minimum(scales, 2.0**29 / max(self.magnitude(x, input_zp), 1.0))
         if np.all(scales == scales[0]):
             scales = scales[:1]
