@@ -244,7 +244,8 @@ def _choose(spec: EthosUCompileSpec, results: dict[Setting, Raw]) -> Setting:
     if not fitting:
         raise _too_big(spec, min(_sram(spec, r) for r in results.values()))
     costs = {s: cost(r) for s, r in fitting.items()}
-    close = [s for s in fitting if costs[s] <= min(costs.values()) * (1 + CYCLE_TOLERANCE)]
+    lowest = min(costs.values())
+    close = [s for s in fitting if costs[s] - lowest <= round(lowest * CYCLE_TOLERANCE)]
     return min(close, key=lambda s: (_sram(spec, fitting[s]), costs[s]))
 
 
