@@ -95,7 +95,7 @@ ROWS = [
     Row("linear_after_permuted_flatten",
         lambda: nn.Sequential(nn.Conv2d(4, 6, 3), Fn(lambda x: x.permute(0, 3, 2, 1).reshape(1, -1)), nn.Linear(72, 5)), ((1, 4, 6, 5),)),
     Row("batch_norm_alone", lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm2d(8))),
-    Row("relu", fn(F.relu)),
+    Row("relu", fn(F.relu, 8)),
     Row("relu_inplace", fn(lambda x: F.relu_(x + 0.1))),
     Row("relu6", fn(F.relu6), scale=4.0),
     Row("hardtanh", fn(lambda x: F.hardtanh(x, -0.3, 0.7))),
