@@ -18,7 +18,6 @@ _KERNEL = (*_CONV, "TRANSPOSE_CONV2D")
 _POOL = ("AVG_POOL2D", "MAX_POOL2D")
 _MOVES = ("CONCAT", "RESHAPE", "SLICE", "TILE", "PAD", "TRANSPOSE")
 _WHOLE = ("int8", "int16", "int32")
-_CASTS = ("int8 -> int16", "int8 -> int32", "int16 -> int8", "int16 -> int32")
 
 _ABSENT = {
     "BITWISE_AND": _U85,
@@ -43,9 +42,9 @@ _ABSENT = {
 
 PADDING = (
     # Vela 5.2 writes the padding into registers of 7 and 8 bits without a look: 128 becomes 0. Seen on all families.
-    Row((*_CONV, *_POOL), "padding at the top or left", "not in the document", high=127, refused=False,
+    Row((*_CONV, "MAX_POOL2D"), "padding at the top or left", "not in the document", high=127, refused=False,
         hint="pad with an operator of its own"),
-    Row((*_CONV, *_POOL), "padding at the bottom or right", "not in the document", high=255, refused=False,
+    Row((*_CONV, "MAX_POOL2D"), "padding at the bottom or right", "not in the document", high=255, refused=False,
         hint="pad with an operator of its own"),
 )
 
@@ -89,7 +88,7 @@ _ROWS = (
     Row(_CONV, "input channels", "C in range 1..65536", high=_AXIS, hint="split the channels and add the parts"),
     Row(("CONV2D", "TRANSPOSE_CONV2D"), "sum of absolute weights", "Sum of absolute weights must not exceed 127*65536",
         high=127 * 65536, refused=False, hint="split the channels and add the parts"),
-    Row(_KERNEL, "bits of the bias", "Bias must fit in signed int40", high=40, refused=False),
+    Row(_CONV, "bits of the bias", "Bias must fit in signed int40", high=40, refused=False),
     # -- transposed convolution
     Row(("TRANSPOSE_CONV2D",), "data types", "(i8_t,i8_t,i32_t), (i8_t,i4_t,i32_t); Vela refuses int16 in every form",
         allowed=("int8 x int8", "int8 x int4"), hint="write it as convolutions of stride 1 and a CONCAT"),
@@ -115,15 +114,13 @@ _ROWS = (
     # -- data movement
     Row(_MOVES, "data type", "DataTypes: INT8, INT16, INT32", allowed=_WHOLE, hint="Ethos-U85 moves bool"),
     Row(("IDENTITY",), "data type", "INT8->INT8, INT16->INT16, INT32->INT32, INT48->INT48", allowed=(*_WHOLE, "int48")),
-    Row(("REVERSE",), "data type", "INT8->INT8 and INT16->INT16", allowed=_WHOLE[:2], refused=False),
-    Row(("REVERSE",), "data type", "Bool is not supported", allowed=_WHOLE),
-    Row(("REVERSE",), "axis from the end", "Only W-axis and H-axis reverse are supported", low=-3, refused=False),
-    Row(("REVERSE",), "axis from the end", "Only W-axis and H-axis reverse are supported", high=-2,
-        hint="reshape so that the axis is not the last one"),
-    Row(("CAST",), "data types in and out", "Any PRO-INT combination is supported if bool is not used",
-        allowed=(*_CASTS, "int32 -> int8", "int32 -> int16")),
-    Row(("CAST",), "data types in and out", "Down-casting from int32 is not supported", refused=False, allowed=_CASTS,
-        hint="a RESCALE saturates where the CAST would wrap"),
+    Row(("REVERSE",), "data type", "INT8->INT8 and INT16->INT16; Vela compiles int32, refuses bool", allowed=_WHOLE[:2],
+        refused=False),
+    Row(("REVERSE",), "axis from the end", "Only W-axis and H-axis reverse are supported; Vela refuses only channels",
+        low=-3, high=-2, hint="reshape so that the axis is the height or the width"),
+    Row(("CAST",), "data types in and out", "Any PRO-INT combination if bool is not used; down-casting from int32 is "
+        "not supported (Vela compiles it)", hint="a RESCALE saturates where the CAST would wrap",
+        allowed=("int8 -> int16", "int8 -> int32", "int16 -> int8", "int16 -> int32")),
     Row(("TRANSPOSE",), "largest axis or plane", "(H, W, C) <= 2^16; of more axes the product of any N-2", high=_AXIS,
         when="int8 or int16", hint="split the tensor, or keep the layout"),
     Row(("TRANSPOSE",), "rank", "IF IFM is Int32: Rank must be <= 4", high=4, when="int32", refused=False),

@@ -162,33 +162,15 @@ def _axis(op: Op) -> int:
     return _ints(op, "axis")[0]
 
 
-def _merged(op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Sizes and permutation of a TRANSPOSE without axes of size 1 and with axes that stay neighbours as one."""
-    shape, perms = op.inputs[0].shape, _ints(op, "perms")
-    order = [p for p in perms if shape[p] > 1]
-    rank = {axis: i for i, axis in enumerate(sorted(order))}
-    groups: list[list[int]] = []
-    for axis in order:
-        if groups and rank[axis] == rank[groups[-1][-1]] + 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    sizes = [prod(shape[a] for a in g) for g in groups]
-    starts = sorted(range(len(groups)), key=lambda i: groups[i][0])
-    return tuple(sizes[i] for i in starts), tuple(starts.index(i) for i in range(len(groups)))
-
-
 def _largest_plane(op: Op) -> int:
-    """Largest axis of a TRANSPOSE of up to three axes, else the largest product of all axes but two."""
+    """Largest axis of a TRANSPOSE within the last three axes, else the largest product of all axes but two."""
     shape, perms = op.inputs[0].shape, _ints(op, "perms")
+    lead = max(len(shape) - 3, 0)
     if perms == tuple(range(len(perms))):
         return 0
-    merged, _ = _merged(op)
-    inner = tuple(n for n in shape if n > 1)
-    if len(inner) <= 3 or len(merged) <= 3 and max(merged) <= 1 << 16:
-        return max(inner if len(inner) <= 3 else merged)
-    smallest = sorted(inner)[:2]
-    return prod(inner) // prod(smallest)
+    if prod(shape[:lead]) == 1 and perms[:lead] == tuple(range(lead)):
+        return max(shape)
+    return prod(shape) // prod(sorted(shape)[:2])
 
 
 def _permutation(op: Op) -> str:
