@@ -102,7 +102,7 @@ ROWS = [
     Row("clamp", fn(lambda x: x.clamp(min=-0.2))),
     *(Row(name, fn(getattr(F, name))) for name in (
         "hardswish", "hardsigmoid", "sigmoid", "tanh", "silu", "gelu", "elu", "leaky_relu", "softplus", "mish", "selu")),
-    *(Row(name, fn(getattr(torch, name))) for name in ("exp", "abs", "neg", "sin", "cos", "erf", "square", "floor")),
+    *(Row(name, fn(getattr(torch, name))) for name in ("exp", "abs", "neg", "sin", "cos", "erf", "square")),
     Row("log", fn(lambda x: torch.log(x.abs() + 0.5)), lsb=2.0),
     Row("sqrt", fn(lambda x: torch.sqrt(x.abs())), lsb=2.0),
     Row("rsqrt", fn(lambda x: torch.rsqrt(x.abs() + 0.5)), lsb=2.0),
