@@ -221,7 +221,7 @@ def decode_fwd(data: bytes, count: int) -> Ints:
         raise DecodeError(f"fast weight stream: {len(data) - 32} bytes of codes, {count} weights of {width} bits are read")
     body = np.frombuffer(data, np.uint8, offset=32)
     if raw:
-        return body[:count].astype(np.int16) - np.int16(adjust)
+        return body[:count].view(np.int8).astype(np.int16) - np.int16(adjust)
     codes = (body[:, None] >> np.arange(0, 8, width, dtype=np.uint8) & ((1 << width) - 1)).ravel()[:count]
     folded = np.asarray([head >> 112 + 9 * i & 0x1FF for i in range(16)])
     table = np.where(folded & 1, -(folded >> 1), folded >> 1).astype(np.int16)
