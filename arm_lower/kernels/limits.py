@@ -1,0 +1,44 @@
+"""What the portable kernels refuse although the operator allows it, as seen with the ExecuTorch 1.5.1 runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from arm_lower.kernels.registry import kernel_for
+
+_aten = torch.ops.aten
+
+
+def usable(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """True if a kernel exists for this operator and takes these operands (tensors with shape and dtype)."""
+    return unusable(target, args, kwargs) is None
+
+
+def unusable(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why no kernel can run this operator on these operands, or None if one can."""
+    if kernel_for(target) is None:
+        return "the portable library has no kernel for it"
+    limit = _LIMITS.get(target)
+    return limit(*args, **kwargs) if limit is not None else None
+
+
+def _ranks(*allowed: int) -> Callable[..., str | None]:
+    def check(x: torch.Tensor, *args: Any, **kwargs: Any) -> str | None:
+        if x.dim() in allowed:
+            return None
+        return f"its kernel takes rank {' or '.join(map(str, allowed))}, not {x.dim()}"
+
+    return check
+
+
+_LIMITS: dict[OpOverload, Callable[..., str | None]] = {
+    _aten.convolution.default: _ranks(3, 4),
+    _aten.avg_pool2d.default: _ranks(3, 4),
+    _aten.max_pool2d_with_indices.default: _ranks(3, 4),
+    _aten._adaptive_avg_pool2d.default: _ranks(3, 4),
+    _aten.adaptive_avg_pool2d.default: _ranks(3, 4),
+}

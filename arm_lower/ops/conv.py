@@ -1,0 +1,369 @@
+"""Convolutions and linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from arm_lower.errors import Unsupported
+from arm_lower.ops.registry import lowers
+from arm_lower.ops.value import (
+    Constant, Floats, Lowered, QParams, Real, Value, accumulator, contiguous, from_nhwc, integer_bounds, logical, nhwc, quant, quantized,
+    view,
+)
+from arm_lower.tosa.builder import Builder
+from arm_lower.tosa.ir import DType, Tensor
+
+Ints = npt.NDArray[np.int64]
+
+
+def pair(values: int | Sequence[int], rank: int = 2) -> tuple[int, int]:
+    """Height and width of a parameter given for both, or for the only axis of a 1-D operator (which lies on W)."""
+    if isinstance(values, int):
+        values = [values]
+    if len(values) == 1:
+        return (values[0], values[0]) if rank == 2 else (1, values[0])
+    return values[0], values[1]
+
+
+def weight_of(w: Lowered) -> tuple[Ints, Floats]:
+    """Integers of a constant weight and its scale for each output channel (axis 0), or one scale."""
+    if not isinstance(w, Value) or w.q is None or not w.is_const:
+        raise Unsupported("the weight is not a quantized constant", "quantize the module, or keep its weight a parameter")
+    if w.q.axis not in (None, 0):
+        raise Unsupported(f"weight quantized along axis {w.q.axis}; axis 0 is allowed")
+    return w.numpy().astype(np.int64) - w.q.zero_point, np.atleast_1d(np.asarray(w.q.scale, np.float64))
+
+
+def bias_of(bias: Lowered | None, channels: int, scale: Floats) -> Ints:
+    """Integers of a bias on the accumulator's own scale."""
+    if bias is None:
+        return np.zeros(channels, np.int64)
+    if isinstance(bias, Value) and bias.is_const and bias.q is not None and np.array_equal(
+            np.broadcast_to(bias.q.scale, channels), np.broadcast_to(scale, channels)):
+        return bias.numpy().astype(np.int64)
+    if not isinstance(bias, Constant) and not (isinstance(bias, Value) and bias.is_const):
+        raise Unsupported("the bias is not constant")
+    real = bias.array if isinstance(bias, Constant) else bias.real()
+    return np.clip(np.rint(real / scale), -(2**31), 2**31 - 1).astype(np.int64)
+
+
+def convolve(b: Builder, x: Value, w: Ints, w_scale: Floats, bias: Lowered | None, stride: tuple[int, int],
+             padding: tuple[int, int, int, int], dilation: tuple[int, int], groups: int) -> Real:
+    """A 2-D convolution of a feature map; ``w`` is [O, I / groups, KH, KW], padding top, bottom, left, right."""
+    q = quant(x)
+    channels = w.shape[0]
+    scale = q.scalar * w_scale
+    integers = bias_of(bias, channels, scale)
+    t = nhwc(x, b)
+    acc = accumulate(b, t, w, integers, stride, padding, dilation, groups, q.zero_point)
+    rank = len(x.shape)
+    n, h, width, c = acc.shape
+    shape = (n, c, h, width) if rank == 4 else (n, c, width)
+    return accumulator(lambda y, qy: from_nhwc(y, rank, qy), acc, np.broadcast_to(scale, channels), shape, b)
+
+
+def accumulate(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
+               dilation: tuple[int, int], groups: int, zero_point: int) -> Tensor:
+    """int32 accumulators of a convolution in the formulation that runs best on the NPU."""
+    w, pad, dilation = drop_dead_taps(w, pad, stride, dilation, t.shape)
+    c_in, c_out = t.shape[3], w.shape[0]
+    if groups == c_in and c_out == c_in and c_in > 1:
+        weights = b.const(w.transpose(2, 3, 0, 1), DType.INT8, f"{b.stem}.weight")
+        return b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point, depthwise=True)
+    if groups > 1:
+        return grouped(b, t, w, bias, stride, pad, dilation, groups, zero_point)
+    if max(stride) > 3:
+        return large_stride(b, t, w, bias, stride, pad, dilation, zero_point)
+    fold = best_fold(t.shape, w, stride, pad, dilation)
+    if fold:
+        return folded_width(b, t, w, bias, stride, pad, fold, zero_point)
+    weights = b.const(w.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
+    return b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point)
+
+
+def bias_const(b: Builder, bias: Ints) -> Tensor:
+    return b.const(bias, DType.INT32, f"{b.stem}.bias")
+
+
+def drop_dead_taps(w: Ints, pad: tuple[int, int, int, int], stride: tuple[int, int], dilation: tuple[int, int],
+                   shape: Sequence[int]) -> tuple[Ints, tuple[int, int, int, int], tuple[int, int]]:
+    """Cuts kernel rows and columns that only ever read padding: dilated kernels larger than the map (recipes_conv 1a)."""
+    pads, dil = list(pad), list(dilation)
+    for axis in (0, 1):
+        size, s, d, first, last = shape[axis + 1], stride[axis], dil[axis], 2 * axis, 2 * axis + 1
+        reach = (size + pads[first] + pads[last] - d * (w.shape[axis + 2] - 1) - 1) // s * s
+        while w.shape[axis + 2] > 1 and pads[first] >= d and reach < pads[first]:
+            w = w.take(range(1, w.shape[axis + 2]), axis + 2)
+            pads[first] -= d
+        while w.shape[axis + 2] > 1 and pads[last] >= d and (w.shape[axis + 2] - 1) * d - pads[first] >= size:
+            w = w.take(range(w.shape[axis + 2] - 1), axis + 2)
+            pads[last] -= d
+        if w.shape[axis + 2] == 1:
+            dil[axis] = 1
+    return w, (pads[0], pads[1], pads[2], pads[3]), (dil[0], dil[1])
+
+
+def grouped(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
+            dilation: tuple[int, int], groups: int, zero_point: int) -> Tensor:
+    """Groups as one convolution each; narrow groups are merged block-diagonally until a convolution has 8 channels.
+
+    A depthwise convolution with a multiplier is the extreme case (recipes_conv 8.1, 8.2).
+    """
+    c_in, c_out = t.shape[3], w.shape[0]
+    i, o = c_in // groups, c_out // groups
+    merge = groups if w.shape[2] == w.shape[3] == 1 else next(m for m in range(1, groups + 1) if groups % m == 0 and (m * i >= 8 or m == groups))
+    parts = []
+    for g in range(0, groups, merge):
+        block = np.zeros((merge * o, merge * i, *w.shape[2:]), np.int64)
+        for m in range(merge):
+            block[m * o:(m + 1) * o, m * i:(m + 1) * i] = w[(g + m) * o:(g + m + 1) * o]
+        part = b.slice(t, [0, 0, 0, g * i], [t.shape[0], t.shape[1], t.shape[2], merge * i])
+        weights = b.const(block.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
+        parts.append(b.conv2d(part, weights, bias_const(b, bias[g * o:(g + merge) * o]), pad=pad, stride=stride, dilation=dilation,
+                              input_zp=zero_point))
+    return b.concat(parts, 3)
+
+
+def fold_taps(phases: int, stride: int, pad: int, kernel: int) -> tuple[int, int]:
+    """Folded columns left and right of an output column's own, when ``phases`` outputs share one folded column."""
+    fold = phases * stride
+    return -(-pad // fold), max(0, ((phases - 1) * stride - pad + kernel - 1) // fold)
+
+
+def best_fold(shape: Sequence[int], w: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
+              dilation: tuple[int, int]) -> int:
+    """How many output columns to compute together with their inputs folded into channels; 0 for not at all.
+
+    The NPU works on 8 input channels at a time, so images and audio leave most of it idle (recipes_conv 2a).
+    """
+    channels, kernel, width, s = shape[3], w.shape[3], shape[2], stride[1]
+    out = (width + pad[2] + pad[3] - kernel) // s + 1
+    if channels > 4 or kernel == 1 or dilation != (1, 1) or w.shape[0] < 16:
+        return 0
+
+    def cost(phases: int) -> int:
+        lo, hi = fold_taps(phases, s, pad[2], kernel)
+        return (lo + hi + 1) * -(-channels * phases * s // 8)
+
+    best, lowest = 0, kernel * 0.8
+    for phases in (1, 2, 4) if channels == 1 and kernel >= 5 else (1,):
+        lo, hi = fold_taps(phases, s, pad[2], kernel)
+        fits = width % (phases * s) == 0 and out % phases == 0 and out // phases - 1 + hi >= width // (phases * s) - 1
+        if phases * s > 1 and fits and cost(phases) < lowest:
+            best, lowest = phases, cost(phases)
+    return best
+
+
+def folded_width(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
+                 phases: int, zero_point: int) -> Tensor:
+    """A convolution with ``phases * stride`` columns folded into channels (recipes_conv 2a); exact for any zero point."""
+    n, height, width, channels = t.shape
+    c_out, _, kh, kw = w.shape
+    fold = phases * stride[1]
+    out = (width + pad[2] + pad[3] - kw) // stride[1] + 1
+    lo, hi = fold_taps(phases, stride[1], pad[2], kw)
+    weights = np.zeros((phases, c_out, kh, (lo + hi + 1) * fold, channels), np.int64)
+    for phase in range(phases):
+        first = lo * fold - pad[2] + phase * stride[1]
+        weights[phase, :, :, first:first + kw] = w.transpose(0, 2, 3, 1)
+    weights = weights.reshape(phases * c_out, kh, lo + hi + 1, fold * channels)
+    x = b.reshape(t, (n, height, width // fold, fold * channels))
+    right = out // phases - 1 + hi - (width // fold - 1)
+    acc = b.conv2d(x, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, np.tile(bias, phases)),
+                   pad=(pad[0], pad[1], lo, right), stride=(stride[0], 1), input_zp=zero_point)
+    return acc if phases == 1 else b.reshape(acc, (n, acc.shape[1], out, c_out))
+
+
+def large_stride(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
+                 dilation: tuple[int, int], zero_point: int) -> Tensor:
+    """A stride beyond the NPU's limit of 3: stride x stride pixels become channels of a stride-1 convolution (recipes_conv 3b)."""
+    w = dilated(w, dilation)
+    n, _, _, channels = t.shape
+    out, blocks, padding, sizes = [], [], [0, 0], list(t.shape)
+    for axis in (0, 1):
+        size, k, s = t.shape[axis + 1], w.shape[axis + 2], stride[axis]
+        out.append((size + pad[2 * axis] + pad[2 * axis + 1] - k) // s + 1)
+        taps = -(-k // s)
+        blocks.append(out[axis] + taps - 1)
+        after = blocks[axis] * s - size - pad[2 * axis]
+        padding += [pad[2 * axis], max(after, 0)]
+        sizes[axis + 1] = size + min(after, 0)
+        grow = [(0, 0)] * 4
+        grow[axis + 2] = (0, taps * s - k)
+        w = np.pad(w, grow)
+    t = b.pad(b.slice(t, [0] * 4, sizes), [*padding, 0, 0], zero_point)
+    (sh, sw), (ph, pw) = stride, blocks
+    t = b.reshape(t, (n, ph, sh * pw, sw * channels))
+    t = b.concat([b.slice(t, (0, 0, i * pw, 0), (n, ph, pw, sw * channels)) for i in range(sh)], 3)
+    o, c, kh, kw = w.shape
+    weights = w.reshape(o, c, kh // sh, sh, kw // sw, sw).transpose(0, 2, 4, 3, 5, 1).reshape(o, kh // sh, kw // sw, sh * sw * c)
+    return b.conv2d(t, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, bias), pad=(0, 0, 0, 0), input_zp=zero_point)
+
+
+def dilated(w: Ints, dilation: tuple[int, int]) -> Ints:
+    """The kernel with the zeros of its dilation written out."""
+    if dilation == (1, 1):
+        return w
+    o, i, kh, kw = w.shape
+    full = np.zeros((o, i, (kh - 1) * dilation[0] + 1, (kw - 1) * dilation[1] + 1), w.dtype)
+    full[:, :, ::dilation[0], ::dilation[1]] = w
+    return full
+
+
+def same_padding(padding: str, kernel: Sequence[int], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Padding "same" or "valid" in numbers; PyTorch puts the odd one at the end."""
+    if padding == "valid":
+        return (0, 0, 0, 0)
+    h, w = (d * (k - 1) for k, d in zip(kernel, dilation))
+    return (h // 2, h - h // 2, w // 2, w - w // 2)
+
+
+@lowers("aten.conv2d.default", "aten.conv1d.default", "aten.conv2d.padding", "aten.conv1d.padding")
+def conv(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None, stride: Sequence[int], padding: Sequence[int] | str,
+         dilation: Sequence[int], groups: int) -> Real:
+    x = quantized(x)
+    w, scale = weight_of(weight)
+    rank = w.ndim - 2
+    w = w.reshape(*w.shape[:2], *([1] if rank == 1 else []), *w.shape[2:])
+    dil = pair(dilation, rank)
+    if isinstance(padding, str):
+        pads = same_padding(padding, w.shape[2:], dil)
+    else:
+        ph, pw = pair(padding, rank) if rank == 2 else (0, pair(padding, 1)[1])
+        pads = (ph, ph, pw, pw)
+    return convolve(b, x, w, scale, bias, pair(stride, rank), pads, dil, groups)
+
+
+@lowers("aten.convolution.default")
+def convolution(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None, stride: Sequence[int], padding: Sequence[int],
+                dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int) -> Real:
+    if transposed:
+        return conv_transpose(b, x, weight, bias, stride, padding, output_padding, groups, dilation)
+    return conv(b, x, weight, bias, stride, padding, dilation, groups)
+
+
+@lowers("aten.conv_transpose2d.input", "aten.conv_transpose1d.default")
+def conv_transpose(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None, stride: Sequence[int], padding: Sequence[int],
+                   output_padding: Sequence[int], groups: int, dilation: Sequence[int]) -> Real:
+    """Any stride and padding: one stride-1 convolution for each row phase, its column phases as output channels.
+
+    Rows interleave because the results are concatenated along W before a reshape, columns because [W, phases * O]
+    already is [W * phases, O] (recipes_conv 8.3).
+    """
+    x = quantized(x)
+    w, scale = transposed_weight_of(weight, groups)
+    rank = w.ndim - 2
+    w = dilated(w.reshape(*w.shape[:2], *([1] if rank == 1 else []), *w.shape[2:]), pair(dilation, rank))
+    (sh, sw), zero = pair(stride, rank), (lambda v: pair(v, 2) if rank == 2 else (0, pair(v, 1)[1]))
+    (ph, pw), (oph, opw) = zero(padding), zero(output_padding)
+    t = nhwc(x, b)
+    n, height, width, c_in = t.shape
+    c_out = w.shape[0]
+    kh, kw = w.shape[2:]
+    out_h = (height - 1) * sh - 2 * ph + kh + oph
+    out_w = (width - 1) * sw - 2 * pw + kw + opw
+    rows, columns = -(-out_h // sh), -(-out_w // sw)
+    q = quant(x)
+    integers = bias_of(bias, c_out, q.scalar * scale)
+    x_lo, x_hi, x_taps = phase_taps(kw, sw, pw)
+    i, o = c_in // groups, c_out // groups
+
+    def row_phase(a: int) -> Tensor:
+        taps = [(ky, (a + ph - ky) // sh) for ky in range(kh) if (a + ph - ky) % sh == 0] or [(-1, 0)]
+        y_lo, y_hi = min(d for _, d in taps), max(d for _, d in taps)
+        kernel = np.zeros((groups, sw, o, i, y_hi - y_lo + 1, x_hi - x_lo + 1), np.int64)
+        for ky, dy in taps:
+            for phase, kx, dx in x_taps:
+                if ky >= 0:
+                    kernel[:, phase, :, :, dy - y_lo, dx - x_lo] = w[:, :, ky, kx].reshape(groups, o, i)
+        pads = (-y_lo, rows - 1 + y_hi - (height - 1), -x_lo, columns - 1 + x_hi - (width - 1))
+        start = [max(-p, 0) for p in pads]
+        part = b.slice(t, (0, start[0], start[2], 0), (n, height - start[0] - start[1], width - start[2] - start[3], c_in))
+        padded = tuple(max(p, 0) for p in pads)
+        dense = np.zeros((sw, groups, o, groups, i, *kernel.shape[4:]), np.int64)
+        for g in range(groups):
+            dense[:, g, :, g] = kernel[g]
+        dense = dense.reshape(sw * c_out, c_in, *kernel.shape[4:])
+        weights = b.const(dense.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
+        return b.conv2d(part, weights, bias_const(b, np.tile(integers, sw)), pad=padded, input_zp=q.zero_point)
+
+    accs = [row_phase(a) for a in range(sh)]
+    factor = np.tile(np.broadcast_to(q.scalar * scale, c_out), sw)
+    shape = (n, c_out, out_h, out_w) if rank == 2 else (n, c_out, out_w)
+
+    def emit(qy: QParams, low: float, high: float) -> Value:
+        bounds = integer_bounds(qy, low, high)
+        parts = [b.clamp(b.rescale(acc, factor / qy.scalar, qy.dtype, output_zp=qy.zero_point), *bounds) for acc in accs]
+        y = b.reshape(b.concat(parts, 2), (n, rows * sh, columns * sw, c_out))
+        y = b.slice(y, (0, 0, 0, 0), (n, out_h, out_w, c_out))
+        return from_nhwc(y, rank + 2, qy)
+
+    return Real(shape, emit)
+
+
+def transposed_weight_of(weight: Lowered, groups: int) -> tuple[Ints, Floats]:
+    """Weight [I, O / groups, ...] of a transposed convolution as [O, I / groups, ...] and its scale for each output channel."""
+    if not isinstance(weight, Value) or weight.q is None or not weight.is_const:
+        raise Unsupported("the weight is not a quantized constant")
+    w = weight.numpy().astype(np.int64) - weight.q.zero_point
+    i, o = w.shape[:2]
+    scale = np.atleast_1d(np.asarray(weight.q.scale, np.float64))
+    if weight.q.axis == 1 and len(scale) > 1:
+        scale = np.tile(scale, groups)
+    elif weight.q.axis is not None and len(scale) > 1:
+        raise Unsupported(f"weight of a transposed convolution quantized along axis {weight.q.axis}; axis 1 is allowed")
+    w = w.reshape(groups, i // groups, o, *w.shape[2:]).swapaxes(1, 2).reshape(groups * o, i // groups, *w.shape[2:])
+    return w, scale
+
+
+def phase_taps(kernel: int, stride: int, pad: int) -> tuple[int, int, list[tuple[int, int, int]]]:
+    """Input offsets (smallest, largest, all as (phase, tap, offset)) that the output phases of a transposed convolution read."""
+    taps = [(a, k, (a + pad - k) // stride) for a in range(stride) for k in range(kernel) if (a + pad - k) % stride == 0]
+    offsets = [d for _, _, d in taps]
+    return min(offsets), max(offsets), taps
+
+
+@lowers("aten.linear.default")
+def linear(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None) -> Real:
+    """A 1x1 convolution over [1, 1, rows, I]: rows lie on W. A pending flatten is folded into the order of the weights."""
+    x = quantized(x)
+    w, scale = weight_of(weight)
+    rows = int(np.prod(x.shape[:-1], dtype=np.int64))
+    q = quant(x)
+    t, w = flattened_rows(b, x, rows, w)
+    factor = q.scalar * scale
+    weights = b.const(w[:, None, None, :], DType.INT8, f"{b.stem}.weight")
+    acc = b.conv2d(t, weights, bias_const(b, bias_of(bias, w.shape[0], factor)), pad=(0, 0, 0, 0), input_zp=q.zero_point)
+    shape = (*x.shape[:-1], w.shape[0])
+    return accumulator(lambda y, qy: view(contiguous(y, qy), shape), acc, np.broadcast_to(factor, w.shape[0]), shape, b)
+
+
+def flattened_rows(b: Builder, x: Value, rows: int, w: Ints) -> tuple[Tensor, Ints]:
+    """``x`` as [1, 1, rows, I] and the weights [O, I] in its order."""
+    features = w.shape[1]
+    inner = x.permuted_shape[1:]
+    if len(x.shape) == 2 and x.permuted_shape[:1] == (rows,) and x.perm[0] == 0 and int(np.prod(inner)) == features:
+        axes = x.perm[1:]
+        order = sorted(range(len(axes)), key=lambda i: axes[i])
+        w = w.reshape(-1, *inner).transpose(0, *(i + 1 for i in order)).reshape(-1, features)
+        return b.reshape(x.tensor, (1, 1, rows, features)), w
+    return b.reshape(logical(x, b), (1, 1, rows, features)), w
+
+
+@lowers("aten.addmm.default")
+def addmm(b: Builder, bias: Lowered, x: Lowered, weight: Lowered, beta: float, alpha: float) -> Real:
+    if beta != 1 or alpha != 1:
+        raise Unsupported("addmm with alpha or beta other than 1")
+    return linear(b, x, transposed(weight), bias)
+
+
+def transposed(weight: Lowered) -> Value:
+    """A constant [I, O] weight as [O, I]."""
+    if not isinstance(weight, Value) or weight.q is None or not weight.is_const or len(weight.shape) != 2:
+        raise Unsupported("the weight is not a quantized constant")
+    axis = None if weight.q.axis is None else 1 - weight.q.axis
+    return Value(weight.tensor, (weight.perm[1], weight.perm[0]), weight.shape[::-1], replace(weight.q, axis=axis))

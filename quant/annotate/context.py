@@ -1,0 +1,367 @@
+"""What annotation rules talk to, and how their wishes become PT2E annotations.
+
+Quantization is a property of a tensor. A rule asks for operands and results to be quantized and for tensors
+to have equal parameters; the `Annotator` keeps the tensors in a union-find and, when all rules have run,
+writes one real spec per set (at the place that PT2E meets first) and `SharedQuantizationSpec` s that point
+straight at it. Chains and cycles of shared specs cannot arise.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+import torch
+from torch import fx
+from torchao.quantization.pt2e.quantizer import (
+    DerivedQuantizationSpec,
+    FixedQParamsQuantizationSpec,
+    QuantizationAnnotation,
+    QuantizationSpec,
+    SharedQuantizationSpec,
+)
+from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+from quant.annotate.registry import PATTERNS, RULES
+from quant.config import QuantizationConfig
+
+aten = torch.ops.aten
+
+Spec = Union[QuantizationSpec, FixedQParamsQuantizationSpec]
+Key = Any
+"""Identity of a set of parameters: a node (the tensor it makes), or a tuple for an operand that must be
+quantized apart from its tensor (a weight, a requantized edge, the model's boundary)."""
+
+ACTIVATIONS = frozenset(
+    {
+        aten.relu.default,
+        aten.relu6.default,
+        aten.hardtanh.default,
+        aten.clamp.default,
+        aten.clamp_min.default,
+        aten.clamp_max.default,
+    }
+)
+"""Clamps that the NPU applies for free while it writes the result of another operator."""
+
+
+@dataclass
+class Share:
+    """``result`` and ``operands`` want equal parameters. ``reader`` is the node that takes the operands:
+    ``result`` itself, or the split whose getitem ``result`` is. ``moves`` says that the operator only moves
+    data, so that it is worth quantizing only beside a quantized operator."""
+
+    result: fx.Node
+    operands: list[fx.Node]
+    reader: fx.Node
+    moves: bool
+
+
+@dataclass
+class Annotator:
+    """Collects what the rules want.
+
+    Attributes:
+        graph_module: The graph, functional, with ``val`` metadata.
+        config_of: Node -> the config that the user's filters give it, or None to leave it in float.
+        is_qat: Batch norms are still in the graph, and belong to the convolution before them.
+        io_config: Config of the model's inputs and outputs, or None to treat them like any tensor.
+    """
+
+    graph_module: fx.GraphModule
+    config_of: Callable[[fx.Node], QuantizationConfig | None]
+    is_qat: bool = False
+    io_config: QuantizationConfig | None = None
+    written: set[fx.Node] = field(default_factory=set)
+    reads: dict[fx.Node, dict[fx.Node, Key]] = field(default_factory=dict)
+    derived: dict[tuple[fx.Node, fx.Node], DerivedQuantizationSpec] = field(default_factory=dict)
+    claimed: set[fx.Node] = field(default_factory=set)
+    _parents: dict[Key, Key] = field(default_factory=dict)
+    _specs: dict[Key, Spec] = field(default_factory=dict)
+    _shares: list[Share] = field(default_factory=list)
+
+    # ---- what a rule may ask -----------------------------------------------------------------------
+
+    def config(self, node: fx.Node) -> QuantizationConfig:
+        """The config of ``node``; a rule only runs for a node that has one."""
+        config = self.config_of(node)
+        if config is None:
+            raise KeyError(node.name)
+        return config
+
+    def quantize_input(self, node: fx.Node, operand: object) -> None:
+        """``node`` reads ``operand`` quantized. Scalars, integers, masks and None are left as they are."""
+        if not is_float_tensor(operand):
+            return
+        self._specs.setdefault(self._find(operand), self.config(node).input_activation)
+        self.reads.setdefault(node, {})[operand] = operand
+
+    def quantize_inputs(self, node: fx.Node) -> None:
+        """`quantize_input` for every operand."""
+        for operand in node.all_input_nodes:
+            self.quantize_input(node, operand)
+
+    def quantize_output(self, node: fx.Node, fixed: FixedQParamsQuantizationSpec | None = None) -> None:
+        """``node`` writes a quantized tensor with parameters of its own (``fixed``, or observed).
+
+        Without ``fixed``, a clamp that is the only reader of ``node`` is taken into the operator: only its
+        result is quantized.
+        """
+        if not is_float_tensor(node):
+            return
+        if fixed is None:
+            node = self.absorb_activation(node)
+        self._specs[self._find(node)] = fixed or self.config(node).output_activation
+        self.written.add(node)
+
+    def quantize_weight(self, node: fx.Node, weight: fx.Node, ch_axis: int) -> None:
+        """``node`` reads the constant ``weight`` with one scale per index of ``ch_axis``."""
+        spec = self.config(node).weight_spec(ch_axis)
+        key = (weight, "weight", spec)
+        self._specs.setdefault(self._find(key), spec)
+        self.reads.setdefault(node, {})[weight] = key
+
+    def quantize_bias(
+        self, node: fx.Node, bias: fx.Node, source: fx.Node, weight: fx.Node, expand: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """``node`` reads the constant ``bias`` as int32 with scale = scale of ``source`` * ``expand`` (scale of
+        ``weight``), one for each output channel, or one for all when the weight has one."""
+        per_channel = self.config(node).is_per_channel
+
+        def scales(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            activation, channel = (observer.calculate_qparams()[0].to(torch.float32) for observer in observers)
+            scale = activation * (expand(channel) if per_channel else channel)
+            return scale, torch.zeros_like(scale, dtype=torch.int64)
+
+        int32 = torch.iinfo(torch.int32)
+        self.derived[bias, node] = DerivedQuantizationSpec(
+            derived_from=[(source, node), (weight, node)],
+            derive_qparams_fn=scales,
+            dtype=torch.int32,
+            quant_min=int32.min,
+            quant_max=int32.max,
+            qscheme=torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric,
+            ch_axis=0 if per_channel else None,
+        )
+        self.reads.setdefault(node, {})[bias] = (bias, node)
+
+    def share(
+        self, result: fx.Node, operands: Iterable[object], *, reader: fx.Node | None = None, moves: bool = False
+    ) -> None:
+        """``result`` and its float ``operands`` have equal parameters; see `Share` for the rest."""
+        tensors = [x for x in operands if is_float_tensor(x)]
+        if tensors and is_float_tensor(result):
+            self._shares.append(Share(result, tensors, reader or result, moves))
+
+    def claim(self, nodes: Iterable[fx.Node]) -> None:
+        """No rule runs for ``nodes``: they are the inside of an operator that is taken whole."""
+        self.claimed.update(nodes)
+
+    def absorb_activation(self, node: fx.Node) -> fx.Node:
+        """The last node of the operator that starts at ``node``: its only reader if that is a clamp (in QAT,
+        behind the batch norm), else ``node``. The nodes passed over are claimed."""
+        last = node
+        if self.is_qat:
+            norm = only_user(last)
+            if norm is not None and norm.target is aten.batch_norm.default and self._quantized(norm):
+                self.claim([norm])
+                last = norm
+        clamp = only_user(last)
+        if clamp is not None and clamp.target in ACTIVATIONS and self._quantized(clamp) and has_scalar_bounds(clamp):
+            self.claim([clamp])
+            last = clamp
+        return last
+
+    # ---- running the rules -------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Runs the rule of every node and writes the annotations into ``meta``."""
+        calls = [n for n in self.graph_module.graph.nodes if n.op == "call_function" and self.config_of(n) is not None]
+        for node in calls:
+            any(pattern(self, node) for pattern in PATTERNS)
+        for node in calls:
+            if node in self.claimed:
+                continue
+            rule = RULES.get(node.target)
+            if rule is not None:
+                rule(self, node)
+        self._resolve_shares()
+        self._annotate_boundary()
+        self._write()
+
+    def _quantized(self, node: fx.Node) -> bool:
+        return node.target in RULES and self.config_of(node) is not None
+
+    def _resolve_shares(self) -> None:
+        active = [share for share in self._shares if not share.moves]
+        waiting = [share for share in self._shares if share.moves]
+        wanted = {operand for reads in self.reads.values() for operand in reads}
+        made = set(self.written)
+        for share in active:
+            made.add(share.result)
+            wanted.update(share.operands)
+        while waiting:
+            ready = [s for s in waiting if s.result in wanted or any(x in made for x in s.operands)]
+            if not ready:
+                break
+            waiting = [s for s in waiting if s not in ready]
+            active += ready
+            for share in ready:
+                made.add(share.result)
+                wanted.update(share.operands)
+        order = {node: i for i, node in enumerate(self.graph_module.graph.nodes)}
+        for share in sorted(active, key=lambda s: order[s.result]):
+            self._unite(share)
+
+    def _unite(self, share: Share) -> None:
+        config = self.config(share.reader)
+        self.written.add(share.result)
+        reads = self.reads.setdefault(share.reader, {})
+        fixed = {spec for x in share.operands if isinstance(spec := self._spec(x), FixedQParamsQuantizationSpec)}
+        observed = any(not isinstance(self._spec(x), FixedQParamsQuantizationSpec) for x in share.operands)
+        mixed = len(fixed) > 1 or (bool(fixed) and observed)
+        for operand in share.operands:
+            if mixed and isinstance(self._spec(operand), FixedQParamsQuantizationSpec):
+                # The operand keeps its own parameters; it is requantized on its way into this operator.
+                key = (operand, share.reader)
+                self._union(share.result, key)
+                reads[operand] = key
+                continue
+            self._union(operand, share.result)
+            reads[operand] = operand
+        self._specs.setdefault(self._find(share.result), config.output_activation)
+
+    def _annotate_boundary(self) -> None:
+        if self.io_config is None:
+            return
+        for node in self.graph_module.graph.nodes:
+            if node.op == "placeholder" and is_float_tensor(node):
+                self._join_boundary(node, self.io_config.input_activation)
+        output = self.graph_module.graph.output_node()
+        reads = self.reads.setdefault(output, {})
+        for operand in output.all_input_nodes:
+            if not is_float_tensor(operand):
+                continue
+            inside = self._spec(operand)
+            spec = self.io_config.output_activation
+            reads[operand] = operand if _same_numbers(inside, spec) or inside is None else (operand, output)
+            self._specs.setdefault(self._find(reads[operand]), spec)
+
+    def _join_boundary(self, placeholder: fx.Node, spec: QuantizationSpec) -> None:
+        self.written.add(placeholder)
+        inside = self._spec(placeholder)
+        if inside is None or _same_numbers(inside, spec):
+            self._specs.setdefault(self._find(placeholder), spec)
+            return
+        # Another number format outside: the readers keep theirs and requantize what comes in.
+        boundary = (placeholder, "inside")
+        for reader in self.reads:
+            if self.reads[reader].get(placeholder) is placeholder:
+                self.reads[reader][placeholder] = boundary
+        self._rename(placeholder, boundary)
+        self._specs[self._find(placeholder)] = spec
+
+    # ---- union-find --------------------------------------------------------------------------------
+
+    def _find(self, key: Key) -> Key:
+        root = self._parents.setdefault(key, key)
+        while root != self._parents[root]:
+            root = self._parents[root]
+        while key != root:
+            self._parents[key], key = root, self._parents[key]
+        return root
+
+    def _spec(self, key: Key) -> Spec | None:
+        return self._specs.get(self._find(key))
+
+    def _union(self, one: Key, other: Key) -> None:
+        a, b = self._find(one), self._find(other)
+        if a == b:
+            return
+        self._parents[b] = a
+        spec = self._specs.pop(b, None)
+        if spec is not None:
+            self._specs.setdefault(a, spec)
+
+    def _rename(self, old: Key, new: Key) -> None:
+        """``new`` takes the place of ``old`` in its set; ``old`` becomes a set of its own."""
+        root = self._find(old)
+        members = [key for key in self._parents if key != old and self._find(key) == root]
+        spec = self._specs.pop(root, None)
+        for key in [new, *members]:
+            self._parents[key] = new
+        if spec is not None:
+            self._specs[new] = spec
+        self._parents[old] = old
+
+    # ---- writing PT2E annotations ------------------------------------------------------------------
+
+    def _write(self) -> None:
+        roots: dict[Key, Any] = {}
+
+        def spec_at(key: Key, place: Any) -> Any:
+            root = self._find(key)
+            if root in roots:
+                return SharedQuantizationSpec(roots[root])
+            roots[root] = place
+            return self._specs[root]
+
+        for node in self.graph_module.graph.nodes:
+            inputs: dict[fx.Node, Any] = {}
+            for operand, key in self.reads.get(node, {}).items():
+                place = (operand, node)
+                inputs[operand] = self.derived[place] if place in self.derived else spec_at(key, place)
+            output = spec_at(node, node) if node in self.written else None
+            if inputs or output is not None:
+                # Sharing is spelt out above; PT2E must not add any by comparing specs.
+                node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
+                    input_qspec_map=inputs, output_qspec=output, allow_implicit_sharing=False, _annotated=True
+                )
+
+
+def _same_numbers(one: Spec | None, other: Spec) -> bool:
+    return one is not None and (one.dtype, one.quant_min, one.quant_max) == (
+        other.dtype,
+        other.quant_min,
+        other.quant_max,
+    )
+
+
+def is_float_tensor(x: object) -> bool:
+    """Whether ``x`` is a node that makes one float32 tensor: the only thing that is ever quantized."""
+    if not isinstance(x, fx.Node):
+        return False
+    val = x.meta.get("val")
+    return isinstance(val, torch.Tensor) and val.dtype is torch.float32
+
+
+def is_constant(x: object) -> bool:
+    """Whether ``x`` reads a parameter or buffer."""
+    return isinstance(x, fx.Node) and x.op == "get_attr"
+
+
+def only_user(node: fx.Node) -> fx.Node | None:
+    """The one node that reads ``node``, or None if there are more or fewer."""
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def has_scalar_bounds(clamp: fx.Node) -> bool:
+    """Whether the bounds of a clamp are numbers, not tensors."""
+    return len(clamp.all_input_nodes) == 1
+
+
+def argument(node: fx.Node, position: int, default: Any = None) -> Any:
+    """Argument ``position`` of ``node``, by position or by the name in its schema."""
+    if position < len(node.args):
+        return node.args[position]
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or position >= len(schema.arguments):
+        return default
+    return node.kwargs.get(schema.arguments[position].name, default)
+
+
+def tensor_items(node: fx.Node) -> Sequence[fx.Node]:
+    """The getitem nodes that take the results of a node which returns several tensors."""
+    return [user for user in node.users if user.target is operator.getitem]

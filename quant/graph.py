@@ -1,0 +1,308 @@
+"""Rewrites of an exported graph before it is annotated, and clean-up after it is converted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from quant.annotate.context import argument, is_constant
+
+aten = torch.ops.aten
+log = logging.getLogger(__name__)
+
+_IDENTITIES = frozenset({aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default})
+
+_CONVOLUTIONS = frozenset(
+    {
+        aten.conv1d.default,
+        aten.conv1d.padding,
+        aten.conv2d.default,
+        aten.conv2d.padding,
+        aten.conv3d.default,
+        aten.conv3d.padding,
+    }
+)
+_TRANSPOSED = frozenset({aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input})
+
+_MOVERS = ("view", "reshape", "expand", "permute", "transpose", "select", "slice", "squeeze", "unsqueeze", "t", "alias",
+           "detach", "flatten", "unbind", "split", "chunk", "getitem", "narrow", "unflatten", "movedim", "swapaxes",
+           "contiguous", "to", "_to_copy", "dropout", "unfold", "diagonal", "split_with_sizes", "tensor_split")
+"""Operators (without overload) whose result may alias their input."""
+
+
+def strip_guards(gm: fx.GraphModule) -> bool:
+    """Removes the call of the input guards that ``ExportedProgram.module()`` adds; whether there was one."""
+    found = False
+    for node in list(gm.graph.nodes):
+        if node.op == "call_module" and node.target == "_guards_fn":
+            gm.graph.erase_node(node)
+            found = True
+    if found:
+        gm.delete_submodule("_guards_fn")
+        gm.recompile()
+    return found
+
+
+def positional_tensors(gm: fx.GraphModule) -> None:
+    """Moves tensor arguments given by name to their positions, because PT2E refuses annotated nodes with them."""
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or not any(isinstance(v, fx.Node) for v in node.kwargs.values()):
+            continue
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            continue
+        args, kwargs = list(node.args), dict(node.kwargs)
+        for parameter in schema.arguments[len(args) :]:
+            if parameter.kwarg_only or not any(isinstance(v, fx.Node) for v in kwargs.values()):
+                break
+            args.append(kwargs.pop(parameter.name, parameter.default_value))
+        node.args, node.kwargs = tuple(args), kwargs
+
+
+def functionalize(gm: fx.GraphModule) -> None:
+    """Replaces in-place operators by functional ones where no other name of the changed tensor is read later.
+
+    An in-place operator on an input, a parameter, a buffer or a tensor with live views is left alone.
+    """
+    order = {node: i for i, node in enumerate(gm.graph.nodes)}
+    for node in list(gm.graph.nodes):
+        functional = _functional(node)
+        if functional is None or not _last_use(node, order):
+            continue
+        with gm.graph.inserting_before(node):
+            new = gm.graph.call_function(functional, node.args, node.kwargs)
+        new.meta = dict(node.meta)
+        order[new] = order[node]
+        node.replace_all_uses_with(new)
+        name = node.name
+        gm.graph.erase_node(node)
+        new.name = name.rstrip("_") if name.rstrip("_") not in {n.name for n in order if n is not node} else new.name
+
+
+def _functional(node: fx.Node) -> Any | None:
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    packet, overload = node.target._schema.name.split("::")[1], node.target._overloadname
+    if node.target.namespace != "aten" or not packet.endswith("_") or packet.endswith("__"):
+        return None
+    found = getattr(getattr(aten, packet[:-1], None), overload, None)
+    return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+def _aliases(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    target = node.target
+    name = target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__
+    return name.endswith("_") or name in _MOVERS
+
+
+def _last_use(node: fx.Node, order: dict[fx.Node, int]) -> bool:
+    """Whether nothing that may share storage with the first operand of ``node`` is read after ``node``."""
+    todo, seen = [node.args[0]], {node}
+    while todo:
+        alias = todo.pop()
+        if not isinstance(alias, fx.Node) or alias in seen:
+            continue
+        seen.add(alias)
+        if alias.op != "call_function":
+            return False
+        for user in alias.users:
+            if user is node:
+                continue
+            if order[user] > order[node]:
+                return False
+            if _aliases(user):
+                todo.append(user)
+        if _aliases(alias):
+            todo.append(alias.args[0])
+    return True
+
+
+def drop_identities(gm: fx.GraphModule) -> None:
+    """Removes dropouts that are switched off."""
+    for node in list(gm.graph.nodes):
+        if node.op == "call_function" and node.target in _IDENTITIES and argument(node, 2, False) is False:
+            node.replace_all_uses_with(node.args[0])
+            gm.graph.erase_node(node)
+
+
+def constant(gm: fx.GraphModule, node: object) -> torch.Tensor | None:
+    """The parameter or buffer that ``node`` reads, or None."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    value: Any = gm
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def add_constant(gm: fx.GraphModule, before: fx.Node, name: str, value: torch.Tensor, like: fx.Node) -> fx.Node:
+    """A new buffer with ``value`` and a node before ``before`` that reads it; metadata from ``like``."""
+    name = name.replace(".", "_")
+    unique, i = name, 0
+    while hasattr(gm, unique):
+        i += 1
+        unique = f"{name}_{i}"
+    gm.register_buffer(unique, value)
+    with gm.graph.inserting_before(before):
+        node = gm.graph.get_attr(unique)
+    fake = like.meta.get("val")
+    if isinstance(fake, torch._subclasses.FakeTensor):
+        node.meta["val"] = fake.fake_mode.from_tensor(value, static_shapes=True)
+    return node
+
+
+def fold_batch_norms(gm: fx.GraphModule) -> None:
+    """Folds each evaluated batch norm into the convolution or linear layer that only it reads.
+
+    A weight that other layers read too is copied, grouped transposed convolutions are scaled group by
+    group, and a linear layer takes a batch norm only over its last axis.
+    """
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or node.target is not aten.batch_norm.default or argument(node, 5):
+            continue
+        if not _fold(gm, node):
+            _as_depthwise(gm, node)
+    gm.graph.eliminate_dead_code()
+
+
+def _scale_and_shift(gm: fx.GraphModule, norm: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """A batch norm as ``x * scale + shift``, in float64, or None if its statistics are no constants."""
+    gamma, beta, mean, var = (constant(gm, argument(norm, i)) for i in (1, 2, 3, 4))
+    if mean is None or var is None:
+        return None
+    scale = torch.rsqrt(var.detach().double() + argument(norm, 7, 1e-5))
+    if gamma is not None:
+        scale = scale * gamma.detach().double()
+    shift = -mean.detach().double() * scale
+    if beta is not None:
+        shift = shift + beta.detach().double()
+    return scale, shift
+
+
+def _fold(gm: fx.GraphModule, norm: fx.Node) -> bool:
+    layer = norm.args[0]
+    if not isinstance(layer, fx.Node) or len(layer.users) != 1:
+        return False
+    linear = layer.target is aten.linear.default and layer.meta["val"].dim() == 2
+    if not linear and layer.target not in _CONVOLUTIONS and layer.target not in _TRANSPOSED:
+        return False
+    source, weight_node, bias_node = (argument(layer, i) for i in range(3))
+    weight, bias = constant(gm, weight_node), constant(gm, bias_node)
+    affine = _scale_and_shift(gm, norm)
+    if weight is None or affine is None or (bias_node is not None and bias is None):
+        return False
+    scale, shift = affine
+    w = weight.detach().double()
+    if layer.target in _TRANSPOSED:
+        groups = argument(layer, 6, 1)
+        by_group = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+        w = (by_group * scale.reshape(groups, 1, w.shape[1], *[1] * (w.dim() - 2))).reshape(w.shape)
+    else:
+        w = w * scale.reshape(-1, *[1] * (w.dim() - 1))
+    b = shift if bias is None else shift + bias.detach().double() * scale
+    name = str(weight_node.target).removesuffix("weight")
+    new_weight = add_constant(gm, layer, name + "folded_weight", w.to(weight.dtype), layer)
+    new_bias = add_constant(gm, layer, name + "folded_bias", b.to(weight.dtype), layer)
+    layer.args = (source, new_weight, new_bias, *layer.args[3:])
+    layer.kwargs = {k: v for k, v in layer.kwargs.items() if k not in ("weight", "bias")}
+    norm.replace_all_uses_with(layer)
+    gm.graph.erase_node(norm)
+    return True
+
+
+def _as_depthwise(gm: fx.GraphModule, norm: fx.Node) -> bool:
+    """A batch norm that stands alone is a 1x1 depthwise convolution: one weight per channel, whose own scale
+    makes it exact in int8."""
+    source = norm.args[0]
+    rank = source.meta["val"].dim()
+    target = {3: aten.conv1d.default, 4: aten.conv2d.default}.get(rank)
+    affine = _scale_and_shift(gm, norm)
+    if target is None or affine is None:
+        return False
+    scale, shift = affine
+    dtype = source.meta["val"].dtype
+    channels = scale.numel()
+    weight = add_constant(gm, norm, f"{norm.name}_weight", scale.to(dtype).reshape(channels, 1, *[1] * (rank - 2)), norm)
+    bias = add_constant(gm, norm, f"{norm.name}_bias", shift.to(dtype), norm)
+    ones, zeros = [1] * (rank - 2), [0] * (rank - 2)
+    with gm.graph.inserting_before(norm):
+        layer = gm.graph.call_function(target, (source, weight, bias, ones, zeros, ones, channels))
+    layer.meta = dict(norm.meta)
+    norm.replace_all_uses_with(layer)
+    gm.graph.erase_node(norm)
+    return True
+
+
+def fold_constants(gm: fx.GraphModule, limit: int = 1 << 22) -> None:
+    """Computes nodes that only read parameters, up to ``limit`` elements or the size of what they read."""
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or not node.all_input_nodes or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        if not all(is_constant(x) for x in node.all_input_nodes) or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        values = {x: constant(gm, x) for x in node.all_input_nodes}
+        if any(v is None for v in values.values()) or node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+            continue
+        read = sum(v.numel() for v in values.values() if v is not None)
+        if node.meta["val"].numel() > max(limit, read):
+            continue
+        args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        with torch.no_grad():
+            result = node.target(*args, **kwargs)
+        new = add_constant(gm, node, f"{node.name}_folded", result.detach().contiguous(), node)
+        node.replace_all_uses_with(new)
+        gm.graph.erase_node(node)
+    gm.graph.eliminate_dead_code()
+
+
+def merge_duplicates(gm: fx.GraphModule) -> None:
+    """One dequantize node for each quantized tensor: PT2E leaves a copy for every reader."""
+    seen: dict[Any, fx.Node] = {}
+    qdq = torch.ops.quantized_decomposed
+    mergeable = {
+        qdq.quantize_per_tensor.default,
+        qdq.dequantize_per_tensor.default,
+        qdq.quantize_per_channel.default,
+        qdq.dequantize_per_channel.default,
+    }
+    for node in list(gm.graph.nodes):
+        if node.op == "get_attr":
+            key: Any = ("get_attr", node.target)
+        elif node.op == "call_function" and node.target in mergeable:
+            key = (node.target, node.args, tuple(node.kwargs.items()))
+        else:
+            continue
+        first = seen.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            gm.graph.erase_node(node)
+    gm.graph.lint()
+    gm.recompile()
+
+
+Pass = Callable[[fx.GraphModule], None]
+
+INFERENCE_PASSES: tuple[Pass, ...] = (
+    positional_tensors,
+    functionalize,
+    drop_identities,
+    fold_constants,
+    fold_batch_norms,
+)
+TRAINING_PASSES: tuple[Pass, ...] = (positional_tensors, functionalize)
+
+
+def normalize(gm: fx.GraphModule, is_qat: bool) -> fx.GraphModule:
+    """Brings an exported graph into the form that the annotation rules expect, in place. Idempotent."""
+    strip_guards(gm)
+    for step in TRAINING_PASSES if is_qat else INFERENCE_PASSES:
+        step(gm)
+    gm.graph.lint()
+    gm.recompile()
+    return gm

@@ -1,0 +1,155 @@
+"""The quantizer for Ethos-U: which operators are quantized, and with which config."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from torch import fx, nn
+from torchao.quantization.pt2e.quantizer import Quantizer
+
+from arm_lower.errors import QuantizationError
+from quant.annotate import Annotator
+from quant.config import QuantizationConfig, get_symmetric_quantization_config
+from quant.graph import normalize
+
+
+class EthosUQuantizer(Quantizer):  # type: ignore[misc]
+    """Annotates a graph for PT2E quantization. Without any setting, everything the NPU can take is int8.
+
+    A module name wins over a module type, which wins over the global config. A config of None leaves the
+    operators in float, which means on the CPU. Every setter returns the quantizer.
+
+    Args:
+        compile_spec: The `arm_lower.EthosUCompileSpec` or target name that the model will be compiled for.
+            All Ethos-U take the same numbers, so it changes nothing today; ExecuTorch's signature has it.
+    """
+
+    def __init__(self, compile_spec: Any = None) -> None:
+        super().__init__()
+        self.compile_spec = compile_spec
+        self._global: QuantizationConfig | None = get_symmetric_quantization_config()
+        self._is_default = True
+        self._io: QuantizationConfig | None = None
+        self._names: dict[str, QuantizationConfig | None] = {}
+        self._types: dict[str, QuantizationConfig | None] = {}
+
+    def set_global(self, config: QuantizationConfig | None) -> EthosUQuantizer:
+        """Config of every operator that no filter names."""
+        self._global = config
+        self._is_default = False
+        return self
+
+    def set_io(self, config: QuantizationConfig | None) -> EthosUQuantizer:
+        """Config of the model's float inputs and outputs. None: they take the parameters of the operators beside
+        them, and float values cross the boundary."""
+        self._io = config
+        return self
+
+    def set_module_name(self, name: str, config: QuantizationConfig | None) -> EthosUQuantizer:
+        """Config of the module at path ``name`` (as in ``model.get_submodule``) and of all inside it.
+
+        Of several names the longest wins. A name that the model has not is an error at prepare time.
+        """
+        self._names[name] = config
+        return self
+
+    def set_module_type(self, kind: type[nn.Module] | str, config: QuantizationConfig | None) -> EthosUQuantizer:
+        """Config of every module of class ``kind`` (or its qualified name) and of all inside it.
+
+        A class that the model does not use is an error at prepare time.
+        """
+        self._types[kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"] = config
+        return self
+
+    # ---- torchao's Quantizer -----------------------------------------------------------------------
+
+    def transform_for_annotation(self, model: fx.GraphModule) -> fx.GraphModule:
+        """Removes guards, makes in-place operators functional, folds constants and batch norms."""
+        return normalize(model, self.is_qat)
+
+    def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
+        """Writes the annotations.
+
+        Raises:
+            QuantizationError: A filter matches nothing; the message lists the candidates.
+        """
+        self._check_filters(model)
+        configs = {node: self._config(node) for node in model.graph.nodes}
+        Annotator(model, lambda node: configs.get(node), self.is_qat, self._io).run()
+        return model
+
+    def validate(self, model: fx.GraphModule) -> None:
+        """Nothing to do: `annotate` only makes annotations that hold."""
+
+    @property
+    def is_qat(self) -> bool:
+        """Whether the configs are for training; they must agree.
+
+        Raises:
+            QuantizationError: Some configs are for training and some are not.
+        """
+        configs = [c for c in (self._global, self._io, *self._names.values(), *self._types.values()) if c is not None]
+        kinds = {c.is_qat for c in configs}
+        if len(kinds) > 1:
+            raise QuantizationError(
+                "the quantizer mixes configs with is_qat=True and is_qat=False",
+                "make all with get_symmetric_quantization_config(is_qat=...) of the same value; without "
+                "set_global, the global config has is_qat=False",
+            )
+        return kinds == {True}
+
+    def use_qat_default(self) -> None:
+        """Makes the global config one for training, unless the user has set one."""
+        if self._is_default:
+            self._global = get_symmetric_quantization_config(is_qat=True)
+
+    # ---- filters -----------------------------------------------------------------------------------
+
+    def _config(self, node: fx.Node) -> QuantizationConfig | None:
+        stack = module_stack(node)
+        paths = [path for path, _ in stack]
+        names = [name for name in self._names if any(path == name for path in paths)]
+        if names:
+            return self._names[max(names, key=len)]
+        for _, kind in reversed(stack):
+            if kind in self._types:
+                return self._types[kind]
+        return self._global
+
+    def _check_filters(self, model: fx.GraphModule) -> None:
+        stacks = [pair for node in model.graph.nodes if node.op == "call_function" for pair in module_stack(node)]
+        _check("set_module_name", "module", self._names, {path for path, _ in stacks if path})
+        _check("set_module_type", "module of type", self._types, {kind for _, kind in stacks})
+
+
+def _check(setter: str, what: str, wanted: dict[str, Any], found: set[str]) -> None:
+    for name in wanted:
+        if name in found:
+            continue
+        close = difflib.get_close_matches(name, sorted(found), n=5, cutoff=0.5)
+        listed = ", ".join(sorted(found)[:40]) + (f", ... ({len(found)} in all)" if len(found) > 40 else "")
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise QuantizationError(
+            f"{setter}({name!r}, ...): the exported model has no operator in a {what} {name!r}",
+            f"{hint}found: {listed or 'none'}",
+        )
+
+
+def module_stack(node: fx.Node) -> list[tuple[str, str]]:
+    """(path, qualified class name) of the modules that ``node`` was traced in, outermost first. The paths are
+    those of the user's model: the prefixes that exporters add are removed."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [(_clean(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
+            for path, kind in stack.values()]
+
+
+def _clean(path: str) -> str:
+    for prefix in ("L['self'].", "L['self']", "L__self__.", "L__self__"):
+        path = path.removeprefix(prefix)
+    return path
+
+
+
+
+__all__ = ["EthosUQuantizer", "module_stack"]
