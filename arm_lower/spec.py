@@ -200,7 +200,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """``"; did you mean 'x'?"``, or nothing when no valid name is close."""
     valid = list(valid)
     folded = {v.lower(): v for v in valid}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.4)
     return f"; did you mean '{folded[close[0]]}'?" if close else ""
 
 

@@ -1,0 +1,411 @@
+"""Vela, called in memory: a TOSA flatbuffer in, the NPU's command stream, weights and figures out.
+
+Vela's scheduler is steered by a few settings, and which one is best depends on the graph. `compile` therefore
+tries the ones that were seen to win on real networks and keeps the best; the choice depends on the graph and the
+spec alone, never on time or on how many cores there are.
+"""
+
+from __future__ import annotations
+
+import logging
+import marshal
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from arm_lower import vela_worker
+from arm_lower.errors import ArmLowerError, VelaError
+from arm_lower.spec import EthosUCompileSpec
+from arm_lower.vela_worker import Job, Raw, RawTensor, Table
+
+log = logging.getLogger(__name__)
+
+SCRATCH_REGION = 1
+"""Region of all inputs and outputs; the runtime copies them to and from the scratch buffer without looking."""
+
+CYCLE_TOLERANCE = 0.005
+"""A setting that is at most this much slower than the fastest one wins if it needs less SRAM."""
+
+_ALONE_BYTES = 1 << 20  # compiles of smaller graphs are faster one after the other than a child process starts
+_SEARCH_BYTES = 6 << 20  # compiles of larger graphs take seconds: no search for a smaller arena at effort "normal"
+
+
+@dataclass(frozen=True)
+class VelaTensor:
+    """An input or output of the delegate.
+
+    Attributes:
+        name: Name of the tensor in the TOSA graph, "" when Vela does not tell.
+        shape: Six sizes, leading ones are 1, as the Ethos-U blob wants them.
+        element_size: Bytes per element.
+        offset: Byte offset in the scratch buffer.
+        region: Always 1, the scratch buffer.
+        size: Bytes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    element_size: int
+    offset: int
+    region: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operation of the command stream.
+
+    Attributes:
+        name: Vela's name, that of the tensor it writes.
+        op: Vela's operator.
+        location: Location of the TOSA operator it came from: PyTorch module path and operator.
+        npu_cycles: Cycles of computation.
+        op_cycles: Cycles it takes, waiting for memory included; these add up to the total.
+        macs: Multiply-accumulates.
+        memory_cycles: Access cycles of each memory.
+    """
+
+    name: str
+    op: str
+    location: str
+    npu_cycles: int
+    op_cycles: int
+    macs: int
+    memory_cycles: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run Vela's scheduler.
+
+    Attributes:
+        optimise: ``Performance`` or ``Size``.
+        arena: ``arena_size_limit`` in bytes.
+        disabled: Scheduler features that are off.
+    """
+
+    optimise: str
+    arena: int
+    disabled: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        off = "".join(f", no {d}" for d in self.disabled)
+        return f"{self.optimise}, arena {self.arena}{off}"
+
+
+@dataclass(frozen=True)
+class VelaResult:
+    """What Vela made of one graph.
+
+    Attributes:
+        command_stream: Driver payload, starts with ``COP1`` or ``COP2``.
+        read_only: Encoded weights, scales and constants.
+        inputs: In the order of the graph's inputs.
+        outputs: In the order of the graph's outputs.
+        scratch_size: Bytes of the scratch buffer: activations, inputs and outputs.
+        scratch_fast_size: Bytes of the fast scratch buffer of a dedicated-SRAM memory mode, else 0.
+        sram_bytes: Bytes of SRAM for activations: the part of the two scratch buffers that is in SRAM.
+        npu_cycles: Vela's estimate of the cycles of computation.
+        total_cycles: Vela's estimate with memory accesses.
+        macs: Multiply-accumulates.
+        weight_bytes: Size of ``read_only``.
+        memories: Peak bytes used of each memory.
+        layers: In execution order.
+        settings: The setting that won, as text.
+        tried: Every setting tried with (total cycles, SRAM bytes); a refused one is left out.
+    """
+
+    command_stream: bytes
+    read_only: bytes
+    inputs: list[VelaTensor]
+    outputs: list[VelaTensor]
+    scratch_size: int
+    scratch_fast_size: int
+    sram_bytes: int
+    npu_cycles: int
+    total_cycles: int
+    macs: int
+    weight_bytes: int
+    memories: dict[str, int]
+    layers: list[Layer]
+    settings: str
+    tried: dict[str, tuple[int, int]]
+
+
+Runner = Callable[[Sequence[Job]], "list[Raw | str]"]
+"""Runs compiles side by side or one by one; a string is the text of a refusal."""
+
+
+def compile(
+    tosa: bytes,
+    spec: EthosUCompileSpec,
+    locations: Sequence[str] | None = None,
+    *,
+    runner: Runner | None = None,
+) -> VelaResult:
+    """Compiles a TOSA flatbuffer to one NPU operation.
+
+    Args:
+        tosa: The flatbuffer.
+        spec: Target, memories, limits and effort.
+        locations: Location of each operator of the flatbuffer, constants counted; by default read from ``tosa``.
+        runner: Runs the compiles of one round; by default in this process, with child processes for large graphs.
+
+    Raises:
+        VelaError: Vela refused the graph, crashed on it, or its result cannot be run by ExecuTorch's runtime.
+        ArmLowerError: No setting fits `EthosUCompileSpec.sram_limit`.
+    """
+    run = runner or run_jobs
+    results: dict[Setting, Raw] = {}
+    refusals: dict[Setting, str] = {}
+    for plan in (_first_round, _smaller_arena):
+        wanted = [s for s in plan(spec, len(tosa), results) if s not in results and s not in refusals]
+        for setting, outcome in zip(wanted, run([_job(tosa, spec, s) for s in wanted])):
+            if isinstance(outcome, str):
+                refusals[setting] = outcome
+            else:
+                results[setting] = outcome
+    if not results:
+        raise _refused(spec, next(iter(refusals.values())))
+    best = _choose(spec, results)
+    log.debug("vela: %s of %d settings", best, len(results))
+    return _result(results[best], spec, best, results, _locations(tosa, locations))
+
+
+# -- settings ------------------------------------------------------------------------------------------------
+
+
+def _first_round(spec: EthosUCompileSpec, size: int, done: dict[Setting, Raw]) -> list[Setting]:
+    limit, off = spec.arena_limit, spec.options.disabled
+    if spec.options.optimise:
+        return [Setting(spec.options.optimise, limit, off)]
+    first = Setting("Performance", limit, off)
+    smallest = Setting("Size", limit, off)
+    if spec.effort == "fast":
+        return [first] if spec.sram_limit is None else [first, smallest]
+    no_cascades = Setting("Performance", limit, (*off, "Cascading"))
+    if spec.effort == "max":
+        return list(dict.fromkeys([first, smallest, no_cascades, Setting("Size", limit, (*off, "Cascading"))]))
+    if spec.family == "u85":
+        return [first, smallest, no_cascades]
+    return [first, smallest] if size <= _SEARCH_BYTES or spec.sram_limit is not None else [first]
+
+
+def _smaller_arena(spec: EthosUCompileSpec, size: int, done: dict[Setting, Raw]) -> list[Setting]:
+    """Performance within arenas between what Size and what Performance took: often as fast in far less SRAM."""
+    limit, off = spec.arena_limit, spec.options.disabled
+    fast, small = done.get(Setting("Performance", limit, off)), done.get(Setting("Size", limit, off))
+    if spec.memory.dedicated or spec.effort == "fast" or not fast or not small:
+        return []
+    low, high = small["scratch"][0], fast["scratch"][0]
+    if low >= high or (size > _SEARCH_BYTES and spec.effort != "max"):
+        return []
+    parts = _ARENA_PARTS["max" if spec.effort == "max" else "small" if size <= _ALONE_BYTES else "large"]
+    return [Setting("Performance", low + (high - low) * part // 60, off) for part in parts]
+
+
+# In sixtieths of the way from the smallest arena to the one Vela takes when it is free.
+_ARENA_PARTS = {"small": (6, 12, 20, 30, 45), "large": (12, 30), "max": tuple(range(0, 60, 5))}
+
+
+def _choose(spec: EthosUCompileSpec, results: dict[Setting, Raw]) -> Setting:
+    """Fewest total cycles; among those within the tolerance the least SRAM, then the fewest cycles, then the first."""
+    fitting = {s: r for s, r in results.items() if spec.sram_limit is None or _sram(spec, r) <= spec.sram_limit}
+    if not fitting:
+        raise _too_big(spec, min(_sram(spec, r) for r in results.values()))
+    fastest = min(r["total_cycles"] for r in fitting.values())
+    close = {s: r for s, r in fitting.items() if r["total_cycles"] <= fastest * (1 + CYCLE_TOLERANCE)}
+    return min(close, key=lambda s: (_sram(spec, close[s]), close[s]["total_cycles"]))
+
+
+def _sram(spec: EthosUCompileSpec, raw: Raw) -> int:
+    memory = spec.memory
+    return (raw["scratch"][0] if memory.arena == "Sram" else 0) + (raw["scratch_fast"][0] if memory.dedicated else 0)
+
+
+def _job(tosa: bytes, spec: EthosUCompileSpec, setting: Setting) -> Job:
+    options = spec.options
+    return {
+        "arch": f"Ethos{spec.family.upper()}",
+        "tosa": tosa,
+        "system": f"[architecture]\nmacs={spec.macs // spec.cores}\ncores={spec.cores}\n[vela]\n"
+        f"system_config_name={spec.system_config}\nmemory_mode_name={spec.memory_mode}\n{spec.ini.text}\n",
+        "options": f"[compiler]\nenable_db=true\noutput_format=Raw\ncop_format={options.cop_format}\n[scheduler]\n"
+        f"optimize={setting.optimise}\narena_size_limit={setting.arena}\n"
+        f"disable_feature={'|'.join(setting.disabled)}\ncpu_tensor_alignment={options.alignment}\n"
+        f"tensor_allocator={options.allocator}\n[graph]\n",
+    }
+
+
+# -- running -------------------------------------------------------------------------------------------------
+
+
+def run_jobs(jobs: Sequence[Job]) -> list[Raw | str]:
+    """Runs the jobs, those of large graphs side by side."""
+    children = min(len(jobs), _cpus()) if jobs and len(jobs[0]["tosa"]) > _ALONE_BYTES else 1
+    if children == 1:
+        return [vela_worker.compile_raw(job) for job in jobs]
+    found: list[Raw | str] = []
+    for start in range(0, len(jobs), children):
+        mine, *others = jobs[start : start + children]
+        started = [_start(job) for job in others]
+        found.append(vela_worker.compile_raw(mine))
+        found.extend(_finish(process) for process in started)
+    return found
+
+
+def run_isolated(jobs: Sequence[Job]) -> list[Raw | str]:
+    """Runs each job in a child process, so that a crash of Vela is an error like any other."""
+    return [_finish(_start(job)) for job in jobs]
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _start(job: Job) -> subprocess.Popen[bytes]:
+    plain: Any = job
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    process = subprocess.Popen(
+        [sys.executable, "-S", str(Path(vela_worker.__file__))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(marshal.dumps(plain))
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # it died at once; `_finish` tells
+    return process
+
+
+def _finish(process: subprocess.Popen[bytes]) -> Raw | str:
+    assert process.stdout is not None
+    with process.stdout:
+        data = process.stdout.read()
+    code = process.wait()
+    if code:
+        return f"Vela crashed ({'signal ' + str(-code) if code < 0 else 'exit code ' + str(code)})"
+    outcome: Raw | str = marshal.loads(data)
+    return outcome
+
+
+# -- results -------------------------------------------------------------------------------------------------
+
+
+def _result(
+    raw: Raw, spec: EthosUCompileSpec, setting: Setting, results: dict[Setting, Raw], locations: Sequence[str]
+) -> VelaResult:
+    problem = _problem(raw)
+    if problem:
+        raise VelaError(f"Vela's result for {spec.target} cannot be used: {problem}")
+    layers = _layers(raw["perf"], raw["source"], locations)
+    return VelaResult(
+        command_stream=raw["command_stream"],
+        read_only=raw["read_only"],
+        inputs=[_tensor(t) for t in raw["inputs"]],
+        outputs=[_tensor(t) for t in raw["outputs"]],
+        scratch_size=raw["scratch"][0],
+        scratch_fast_size=raw["scratch_fast"][0],
+        sram_bytes=_sram(spec, raw),
+        npu_cycles=raw["npu_cycles"],
+        total_cycles=raw["total_cycles"],
+        macs=raw["macs"],
+        weight_bytes=len(raw["read_only"]),
+        memories=raw["memories"],
+        layers=layers,
+        settings=str(setting),
+        tried={str(s): (r["total_cycles"], _sram(spec, r)) for s, r in results.items()},
+    )
+
+
+def _problem(raw: Raw) -> str:
+    """What in a result the runtime would trip over, or ""."""
+    if raw["command_stream"][:4] not in (b"COP1", b"COP2"):
+        return f"the command stream starts with {raw['command_stream'][:4]!r}, not COP1 or COP2"
+    if raw["cpu_ops"]:
+        return f"{raw['cpu_ops']} operators are left for the CPU"
+    if raw["variables"]:
+        return f"it has {raw['variables']} variables, which the runtime does not know"
+    for kind, tensors in (("input", raw["inputs"]), ("output", raw["outputs"])):
+        for i, t in enumerate(tensors):
+            if t["region"] != SCRATCH_REGION:
+                return f"{kind} {i} is in region {t['region']}, not in the scratch buffer"
+            if t["address"] < 0 or t["address"] + t["size"] > raw["scratch"][0]:
+                return f"{kind} {i} at {t['address']}, {t['size']} bytes, is outside the scratch of {raw['scratch'][0]}"
+    return ""
+
+
+def _tensor(t: RawTensor) -> VelaTensor:
+    return VelaTensor("", t["shape"], t["element_size"], t["address"], t["region"], t["size"])
+
+
+def _layers(perf: Table, source: Table, locations: Sequence[str]) -> list[Layer]:
+    """Vela's per-operator table. A source row's ``ext_key`` is the operator's index in the flatbuffer."""
+    index_of = {row["id"]: int(row["ext_key"]) for row in _rows(source) if row.get("ext_key", "").isdigit()}
+    found = []
+    for row in _rows(perf):
+        index = index_of.get(row["source_id"], -1)
+        found.append(
+            Layer(
+                name=row["name"],
+                op=row["operator"],
+                location=locations[index] if 0 <= index < len(locations) else "",
+                npu_cycles=int(row["npu_cycles"]),
+                op_cycles=int(row["op_cycles"]),
+                macs=int(row["mac_count"]),
+                memory_cycles={k.removesuffix("_ac"): int(v) for k, v in row.items() if k.endswith("_ac")},
+            )
+        )
+    return found
+
+
+def _rows(table: Table) -> Iterable[dict[str, str]]:
+    return (dict(zip(table["header"], row)) for row in table["rows"])
+
+
+def _locations(tosa: bytes, locations: Sequence[str] | None) -> Sequence[str]:
+    if locations is not None:
+        return locations
+    from arm_lower.tosa.serialize import operator_locations
+
+    return operator_locations(tosa)
+
+
+# -- errors --------------------------------------------------------------------------------------------------
+
+
+def _refused(spec: EthosUCompileSpec, text: str) -> ArmLowerError:
+    used = re.search(r"Failed to allocate tensors\. Memory used (\d+), limit (\d+)", text)
+    if used and spec.sram_limit is not None:
+        return _too_big(spec, int(used[1]))
+    if used:
+        return VelaError(
+            f"Vela could not place the tensors: {used[1]} bytes of {spec.memory.cache} needed, "
+            f"{used[2]} allowed by memory mode {spec.memory_mode}",
+            "choose a memory mode with a larger arena_cache_size, or pass --arena-cache-size in extra_flags",
+        )
+    return VelaError(f"Vela refused the graph for {spec.target}: {clean(text)}")
+
+
+def clean(text: str) -> str:
+    """Vela's message on one line, without its own prefixes."""
+    lines = [line.strip(" -\t") for line in text.replace("Compilation failed:", "").splitlines()]
+    return "; ".join(line.rstrip(".:") for line in lines if line)
+
+
+def _too_big(spec: EthosUCompileSpec, needed: int) -> ArmLowerError:
+    limit = spec.sram_limit or 0
+    return ArmLowerError(
+        f"sram_limit does not fit: at least {needed} bytes of SRAM needed, {limit} available, {needed - limit} too many",
+        "raise sram_limit, use a smaller input or narrower layers before the largest feature maps"
+        + ("" if spec.effort == "max" else ", or try effort='max'"),
+    )
