@@ -173,4 +173,3 @@ def dot(x: Array, kernel: Kernel, top: int) -> Array:
 def float_type(bound: int) -> type[np.float32] | type[np.float64] | type[np.int64]:
     """The fastest type that holds every integer up to ``bound``."""
     return np.float32 if bound < _F32 else np.float64 if bound < _F64 else np.int64
-

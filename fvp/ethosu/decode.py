@@ -344,20 +344,26 @@ def decode_words(words: list[int], product: str, base: int = 0) -> list[Command]
         ctrl, opcode = w >> 14 & 3, w & 0x3FF
         layout = table.get((ctrl, opcode))
         if layout is None or w >> 10 & 0xF:
-            raise DecodeError(f"offset {at:#x}: word {w:#010x} (control {ctrl}, opcode {opcode:#05x}) is no command of {product}")
+            raise DecodeError(
+                f"offset {at:#x}: word {w:#010x} (control {ctrl}, opcode {opcode:#05x}) is no command of {product}"
+            )
         raw = w >> 16
         if ctrl:
             if i + 1 == n:
                 raise DecodeError(f"offset {at:#x}: {layout.name} is cut off at the end of the stream")
             raw |= words[i + 1] << 16
         if raw & ~layout.used:
-            raise DecodeError(f"offset {at:#x}: {layout.name} (opcode {opcode:#05x}, bits {raw:#x}) sets a reserved bit")
+            raise DecodeError(
+                f"offset {at:#x}: {layout.name} (opcode {opcode:#05x}, bits {raw:#x}) sets a reserved bit"
+            )
         fields: dict[str, Value] = {}
         for name, bit, width, kind in layout.fields:
             v = _value(raw, bit, width, kind)
             if v is None:
                 code = raw >> bit & ((1 << width) - 1)
-                raise DecodeError(f"offset {at:#x}: {layout.name} (opcode {opcode:#05x}): field {name} has the unknown value {code}")
+                raise DecodeError(
+                    f"offset {at:#x}: {layout.name} (opcode {opcode:#05x}): field {name} has the unknown value {code}"
+                )
             fields[name] = v
         out.append(Command(at, layout.name, fields, tuple(words[i : i + 1 + (ctrl != 0)])))
         i += 1 + (ctrl != 0)
@@ -374,7 +380,9 @@ def _config(word: int, at: int) -> Arch:
         return Arch("u65", macs, macs // 256, shram)
     if product == 2 and macs in (128, 256, 512, 1024, 2048):
         return Arch("u85", macs, {512: 2, 1024: 4, 2048: 4}.get(macs, 1), 0)
-    raise DecodeError(f"offset {at:#x}: config word {word:#010x} (product {product}, {macs} MACs) is no Ethos-U55, U65 or U85")
+    raise DecodeError(
+        f"offset {at:#x}: config word {word:#010x} (product {product}, {macs} MACs) is no Ethos-U55, U65 or U85"
+    )
 
 
 def decode(payload: bytes) -> Stream:
@@ -387,7 +395,9 @@ def decode(payload: bytes) -> Stream:
         DecodeError: The payload is cut off, foreign, or holds anything that has no meaning.
     """
     if payload[:4] != b"COP1":
-        raise DecodeError(f"offset 0x0: the payload starts with {bytes(payload[:4])!r}, not b'COP1'", "compile with cop_format=COP1")
+        raise DecodeError(
+            f"offset 0x0: the payload starts with {bytes(payload[:4])!r}, not b'COP1'", "compile with cop_format=COP1"
+        )
     if len(payload) % 4:
         raise DecodeError(f"offset {len(payload):#x}: the payload is not a whole number of 32-bit words")
     words: list[int] = np.frombuffer(payload, "<u4").tolist()

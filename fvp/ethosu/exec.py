@@ -29,7 +29,14 @@ _ROUND = {
     **{"NATURAL": NATURAL, "DBL": DOUBLE, "DOUBLE_SYMMETRIC": DOUBLE, "TRUNCATE": TO_ZERO, "TRUNCATE_TO_ZERO": TO_ZERO},
     **{"TRUNCATE_TO_LOWER": TO_LOWER, "SYMMETRIC": SYMMETRIC},
 }
-_TRANSPOSE = {"HWC": (0, 1, 2), "WHC": (1, 0, 2), "HCW": (0, 2, 1), "WCH": (1, 2, 0), "CHW": (2, 0, 1), "CWH": (2, 1, 0)}
+_TRANSPOSE = {
+    "HWC": (0, 1, 2),
+    "WHC": (1, 0, 2),
+    "HCW": (0, 2, 1),
+    "WCH": (1, 2, 0),
+    "CHW": (2, 0, 1),
+    "CWH": (2, 1, 0),
+}
 _UBLOCK85 = {
     128: {"1X2": 8, "1X1": 16},
     256: {"1X2": 16, "1X4": 8, "2X2": 8},
@@ -37,7 +44,14 @@ _UBLOCK85 = {
     1024: {"2X2": 32, "1X4": 32, "2X4": 16},
     2048: {"2X2": 64, "1X4": 64, "4X4": 16},
 }
-_LUT85 = {"LUT_U8_U8": 256, "LUT_S8_S8": 256, "LUT_S8_S16": 512, "LUT_S8_S32": 1024, "LUT_S16_S16": 2048, "LUT_S16_S32": 2048}
+_LUT85 = {
+    "LUT_U8_U8": 256,
+    "LUT_S8_S8": 256,
+    "LUT_S8_S16": 512,
+    "LUT_S8_S32": 1024,
+    "LUT_S16_S16": 2048,
+    "LUT_S16_S32": 2048,
+}
 _CHUNK = 1 << 20  # elements of a gathered patch matrix
 
 
@@ -214,7 +228,12 @@ class Builder:
         return FeatureMap(
             role,
             r.num(f"{role}_REGION", "region"),
-            (r.num(f"{role}_BASE0", "addr"), r.num(f"{role}_BASE1", "addr"), r.num(f"{role}_BASE2", "addr"), r.num(f"{role}_BASE3", "addr")),
+            (
+                r.num(f"{role}_BASE0", "addr"),
+                r.num(f"{role}_BASE1", "addr"),
+                r.num(f"{role}_BASE2", "addr"),
+                r.num(f"{role}_BASE3", "addr"),
+            ),
             r.num(f"{role}_HEIGHT0_M1") + 1,
             r.num(f"{role}_HEIGHT1_M1") + 1,
             r.num(f"{role}_WIDTH0_M1") + 1,
@@ -239,7 +258,9 @@ class Builder:
         bare = FeatureMap(role, -1, (0, 0, 0, 0), shape[0], shape[0], shape[1], (0, 0, 0), False, shape, bits, signed)
         if storage == "CHAINED":
             return Tensor("chain", bare, zp, r.num(f"{role}_REGION", "region"))
-        return Tensor("none" if role == "OFM" else "scalar", bare, zp, 0 if role == "OFM" else r.num("OP_SCALAR", "value"))
+        return Tensor(
+            "none" if role == "OFM" else "scalar", bare, zp, 0 if role == "OFM" else r.num("OP_SCALAR", "value")
+        )
 
     @property
     def ofm_shape(self) -> tuple[int, int, int]:
@@ -328,7 +349,9 @@ class Builder:
         if arch.product == "u65" and cores == 2:
             n = r.num("SCALE1_LENGTH")
             scales.append((r.num("SCALE1_BASE", "addr") if n else 0, n))
-        return Weights(order, fast, region, tuple(streams), r.num("SCALE_REGION", "region"), tuple(scales), self.scale_layout())
+        return Weights(
+            order, fast, region, tuple(streams), r.num("SCALE_REGION", "region"), tuple(scales), self.scale_layout()
+        )
 
     def ofm_scaling(self) -> Scaling:
         r = self.r
@@ -352,7 +375,10 @@ class Builder:
         if self.u85:
             signed = signed if function == "NONE" else function != "LUT_U8_U8"
             if signed:
-                lo, hi = (lo ^ 0x8000) - 0x8000, (hi ^ 0x8000) - 0x8000 if function != "NONE" or bits <= 16 or lo > 32767 else hi
+                lo, hi = (
+                    (lo ^ 0x8000) - 0x8000,
+                    (hi ^ 0x8000) - 0x8000 if function != "NONE" or bits <= 16 or lo > 32767 else hi,
+                )
             limits: tuple[int | None, int | None] = (None, None) if clip == "NONE" else (lo, hi)
             if function == "NONE":
                 return Activation(*limits)
@@ -401,7 +427,13 @@ class Builder:
         depthwise = self.cmd.name == "OP_DEPTHWISE"
         dynamic = bool(self.cmd.fields.get("weights_ifm2", 0))
         per_channel = r.txt("OFM_PRECISION", "scale_mode") == "PER_CHANNEL"
-        d: dict[str, Any] = {"ifm": self.tensor("IFM", shape), "window": w, "upscale": upscale, "per_channel": per_channel, **self.common()}
+        d: dict[str, Any] = {
+            "ifm": self.tensor("IFM", shape),
+            "window": w,
+            "upscale": upscale,
+            "per_channel": per_channel,
+            **self.common(),
+        }
         oh, ow, oc = self.ofm_shape
         if d["acc_input"] == "IFM2" if self.u85 else False:
             d["ifm2"] = self.tensor("IFM2", (oh, ow, oc))
@@ -409,7 +441,11 @@ class Builder:
             d["ifm2"], d["from_ifm2"] = self.tensor("IFM2", (shape[0], oc, shape[2])), True
         if not dynamic or per_channel:
             d["weights"] = self.weights(depthwise, w, shape[2], not dynamic)
-        d["scaling"] = self.ofm_scaling() if self.u85 or not per_channel else Scaling(1, 0, _ROUND[r.txt("OFM_PRECISION", "round")])
+        d["scaling"] = (
+            self.ofm_scaling()
+            if self.u85 or not per_channel
+            else Scaling(1, 0, _ROUND[r.txt("OFM_PRECISION", "round")])
+        )
         return Task(**d)
 
     def pool(self) -> Task:
@@ -430,7 +466,11 @@ class Builder:
                 d["ifm2"] = self.tensor("IFM2", (oh, ow, oc))
         if per_channel:
             d["weights"] = self.weights(False, w, 0, False)
-        d["scaling"] = self.ofm_scaling() if self.u85 or not per_channel else Scaling(1, 0, _ROUND[r.txt("OFM_PRECISION", "round")])
+        d["scaling"] = (
+            self.ofm_scaling()
+            if self.u85 or not per_channel
+            else Scaling(1, 0, _ROUND[r.txt("OFM_PRECISION", "round")])
+        )
         return Task(**d)
 
     def elementwise(self) -> Task:
@@ -474,7 +514,10 @@ class Builder:
             opa = Scaling(r.num("OPA_SCALE", "scale"), r.num("OPA_SCALE", "shift"), one)
             scale_mode = r.txt("IFM_PRECISION", "scale_mode")
             if scale_mode == "OPA_OPB_16":
-                d["a_scale"], d["b_scale"] = Scaling(opa.scale & 0xFFFF, 0, one), Scaling(r.num("OPB_SCALE", "scale"), 0, one)
+                d["a_scale"], d["b_scale"] = (
+                    Scaling(opa.scale & 0xFFFF, 0, one),
+                    Scaling(r.num("OPB_SCALE", "scale"), 0, one),
+                )
             elif scale_mode == "OPA_32":
                 d["a_scale"], d["shift_other"] = opa, "B"
             else:
@@ -491,7 +534,12 @@ class Builder:
         shape = r.num("KERNEL_HEIGHT_M1") + 1, r.num("KERNEL_WIDTH_M1") + 1, self.ofm_shape[2]
         d["ifm"], d["scaling"] = self.tensor("IFM", shape), self.ofm_scaling()
         axis = [
-            (r.num(f"RESIZE_{a}_SCALE_N_M1") + 1, r.num(f"RESIZE_{a}_STEP", "one_int"), r.num(f"RESIZE_{a}_STEP", "one_mod"), r.num(f"RESIZE_{a}_OFFSET"))
+            (
+                r.num(f"RESIZE_{a}_SCALE_N_M1") + 1,
+                r.num(f"RESIZE_{a}_STEP", "one_int"),
+                r.num(f"RESIZE_{a}_STEP", "one_mod"),
+                r.num(f"RESIZE_{a}_OFFSET"),
+            )
             for a in "YX"
         ]
         return Task(**d, resize=(*axis[0], *axis[1]))
@@ -518,12 +566,20 @@ class Builder:
             if dims != "D1" or dst_idx:
                 d["ds0"] = r.num("DMA0_DST_STRIDE0", "addr")
             if dims == "D3":
-                d["n1"], d["ss1"], d["ds1"] = r.num("DMA0_SIZE1"), r.num("DMA0_SRC_STRIDE1", "addr"), r.num("DMA0_DST_STRIDE1", "addr")
+                d["n1"], d["ss1"], d["ds1"] = (
+                    r.num("DMA0_SIZE1"),
+                    r.num("DMA0_SRC_STRIDE1", "addr"),
+                    r.num("DMA0_DST_STRIDE1", "addr"),
+                )
             if src_idx and dst_idx:
                 raise DecodeError(f"{self.where}: source and destination are both indexed")
             if src_idx or dst_idx:
                 d["index"] = 1 if src_idx else 2
-                d["idx"], d["idx_region"], d["idx_max"] = r.num("DMA0_IDX", "addr"), r.num("DMA0_IDX_REGION", "region"), r.num("DMA0_IDX_MAX")
+                d["idx"], d["idx_region"], d["idx_max"] = (
+                    r.num("DMA0_IDX", "addr"),
+                    r.num("DMA0_IDX_REGION", "region"),
+                    r.num("DMA0_IDX_MAX"),
+                )
                 d["idx_skip"] = r.num("DMA0_IDX_SKIP1", "addr") if dims == "D3" else 0
         else:
             dims = r.txt("DMA0_DST_REGION", "stride")
@@ -606,7 +662,10 @@ class Machine:
     def _weights(self, t: Task) -> Kernel:
         w = t.weights
         assert w is not None and w.order is not None
-        data = [self.memory.bytes(w.region, a, n, t.where, f"weight stream {k}") if n else b"" for k, (a, n) in enumerate(w.streams)]
+        data = [
+            self.memory.bytes(w.region, a, n, t.where, f"weight stream {k}") if n else b""
+            for k, (a, n) in enumerate(w.streams)
+        ]
         order = w.order
 
         def make() -> Kernel:
@@ -688,7 +747,9 @@ class Machine:
             raise MemoryError_(f"{t.where}: a table of {size} bytes at {a.at} passes the end of the LUT memory")
         assert lut.written is not None
         if self.memory.check and not lut.written[a.at : a.at + size].all():
-            raise MemoryError_(f"{t.where}: the table at {a.at} of the LUT memory was not loaded, or was overwritten since")
+            raise MemoryError_(
+                f"{t.where}: the table at {a.at} of the LUT memory was not loaded, or was overwritten since"
+            )
         raw = lut.data[a.at : a.at + size]
         if a.table == "S16":
             pairs = raw.view("<i2").reshape(512, 2).astype(np.int64)
@@ -835,7 +896,9 @@ class Machine:
         bound *= kh * kw
         if mode == "AVERAGE" and (self.arch.product == "u85" or any(w.pad)):
             if t.scaling.scale != 1 or t.scaling.shift != 0 or t.per_channel:
-                raise DecodeError(f"{t.where}: an average over valid pixels together with another scale is not modelled")
+                raise DecodeError(
+                    f"{t.where}: an average over valid pixels together with another scale is not modelled"
+                )
             n = _counts(x.shape[0], w.pad[0], kh, w.stride[0], w.dilation[0], oh)[:, None] * _counts(
                 x.shape[1], w.pad[1], kw, w.stride[1], w.dilation[1], ow
             )
@@ -864,7 +927,9 @@ class Machine:
         if any(w.pad) or t.upscale != "NONE" or w.size[1 - axis] != 1 or w.dilation != (1, 1):
             raise DecodeError(f"{t.where}: this form of {t.mode} is not modelled")
         sy, sx = w.stride
-        view = np.lib.stride_tricks.sliding_window_view(x, w.size[axis], axis=axis)[: (oh - 1) * sy + 1 : sy, : (ow - 1) * sx + 1 : sx]
+        view = np.lib.stride_tricks.sliding_window_view(x, w.size[axis], axis=axis)[
+            : (oh - 1) * sy + 1 : sy, : (ow - 1) * sx + 1 : sx
+        ]
         index = view.argmax(-1).astype(np.int64)
         value = np.take_along_axis(view, index[..., None], -1)[..., 0].astype(np.int64)
         return self._finish(t, (index << 16) | (value & 0xFFFF), w.size[axis] << 17)
@@ -910,14 +975,20 @@ class Machine:
         elif mode == "SHR":
             v = self._asr(t, a, b)
         elif mode == "LSR":
-            v = _wrap32((a & 0xFFFFFFFF) >> np.clip(b, 0, 63))
+            v = _wrap32((a & ((1 << t.ifm.fm.bits) - 1)) >> np.clip(b, 0, 63))
         elif mode == "DIV":
             v = self._div(t, a, b)
         elif mode.startswith("CMP_"):
             ok = {"EQ": a == b, "NE": a != b, "GE": a >= b, "GT": a > b}[mode[4:]]
             v, bound = -ok.astype(np.int64), 1
         else:
-            v = {"AND": lambda: a & b, "OR": lambda: a | b, "XOR": lambda: a ^ b, "NOT": lambda: ~a, "AND_NOT": lambda: a & ~b}[mode]()
+            v = {
+                "AND": lambda: a & b,
+                "OR": lambda: a | b,
+                "XOR": lambda: a ^ b,
+                "NOT": lambda: ~a,
+                "AND_NOT": lambda: a & ~b,
+            }[mode]()
         if v.shape != dims:
             v = np.broadcast_to(v, dims).copy()
         return self._finish(t, v, bound)
@@ -966,7 +1037,9 @@ class Machine:
         s0 = d["src"] - (base if d["src_internal"] else 0)
         d0 = d["dst"] - (base if d["dst_internal"] else 0)
         if not dst.writable:
-            raise MemoryError_(f"{t.where}: the destination is region {d['dst_region']} ({dst.name}), which is read-only")
+            raise MemoryError_(
+                f"{t.where}: the destination is region {d['dst_region']} ({dst.name}), which is read-only"
+            )
         n = d["len"]
         count = d["n0"] * d["n1"]
         if n * count > 1 << 32:
@@ -995,7 +1068,9 @@ class Machine:
         d = t.dma
         region = self.memory.region(d["idx_region"], t.where, "DMA index")
         if int(at.min()) < 0 or int(at.max()) + 4 > region.data.size or (at % 4).any():
-            raise MemoryError_(f"{t.where}: the indices pass the end of region {d['idx_region']} ({region.name}) or are misaligned")
+            raise MemoryError_(
+                f"{t.where}: the indices pass the end of region {d['idx_region']} ({region.name}) or are misaligned"
+            )
         bytes_ = at[..., None] + np.arange(4)
         if region.written is not None and self.memory.check and not region.written[bytes_].all():
             raise MemoryError_(f"{t.where}: reads indices that nothing has written")

@@ -107,7 +107,9 @@ class FeatureMap:
         align = 16 if self.brick else self.bits // 8
         used = (base, self.strides[0], self.strides[2]) if self.brick else (base, *self.strides[:2])
         if any(v % align for v in used):
-            raise MemoryError_(f"{where}: {self.role} address {base:#x} with strides {self.strides} is not aligned to {align} bytes")
+            raise MemoryError_(
+                f"{where}: {self.role} address {base:#x} with strides {self.strides} is not aligned to {align} bytes"
+            )
         return region
 
     def load(self, memory: Memory, where: str) -> Array:
@@ -126,7 +128,9 @@ class FeatureMap:
         c = self.shape[2]
         if memory.check and region.written is not None:
             e = self.bits // 8
-            seen: Array = np.ndarray((*shape[:-1], shape[-1] * e), np.bool_, region.written.data, base, (*strides[:-1], 1))
+            seen: Array = np.ndarray(
+                (*shape[:-1], shape[-1] * e), np.bool_, region.written.data, base, (*strides[:-1], 1)
+            )
             if self.brick and c % 16:
                 ok = bool(seen[:, :-1].all() and seen[:, -1, :, : c % 16 * e].all())
             else:
@@ -145,7 +149,9 @@ class FeatureMap:
         for y, x, h, w, base in self.parts():
             region = self._check(memory, h, w, base, where)
             if not region.writable:
-                raise MemoryError_(f"{where}: {self.role} at {base:#x} writes region {self.region} ({region.name}), which is read-only")
+                raise MemoryError_(
+                    f"{where}: {self.role} at {base:#x} writes region {self.region} ({region.name}), which is read-only"
+                )
             shape, strides = self._layout(h, w)
             part = values if (h, w) == self.shape[:2] else values[y : y + h, x : x + w]
             e, c = self.bits // 8, self.shape[2]
@@ -198,7 +204,9 @@ class Memory:
         if base % 16:
             raise MemoryError_(f"{where}: {role} address {base:#x} is not aligned to 16 bytes")
         if self.check and region.written is not None and not region.written[base : base + length].all():
-            raise MemoryError_(f"{where}: {role} at {base:#x} of region {number} ({region.name}) holds bytes that nothing has written")
+            raise MemoryError_(
+                f"{where}: {role} at {base:#x} of region {number} ({region.name}) holds bytes that nothing has written"
+            )
         return region.data[base : base + length].tobytes()
 
 

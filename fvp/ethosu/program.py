@@ -73,7 +73,8 @@ class Program:
         self.tasks: list[Task | Command] = build(self.stream)
         self._checked: set[tuple[int, ...]] = set()
         self._static = not any(
-            (isinstance(t, Command) and t.name == "OP_BRANCH") or (isinstance(t, Task) and t.dma.get("index")) for t in self.tasks
+            (isinstance(t, Command) and t.name == "OP_BRANCH") or (isinstance(t, Task) and t.dma.get("index"))
+            for t in self.tasks
         )
 
     def run(
@@ -113,7 +114,9 @@ class Program:
         regions = {0: Region(region_name(0), np.frombuffer(read_only, np.uint8), None, False)}
         for number, size in sizes.items():
             if size:
-                regions[number] = Region(region_name(number), np.zeros(size, np.uint8), np.zeros(size, np.bool_) if check else None)
+                regions[number] = Region(
+                    region_name(number), np.zeros(size, np.uint8), np.zeros(size, np.bool_) if check else None
+                )
         memory = Memory(regions, check=check)
         for k, (value, d) in enumerate(zip(inputs, input_descs)):
             raw = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
@@ -121,7 +124,9 @@ class Program:
                 raise NpuError(f"input {k} has {len(raw)} bytes, the program takes {d.size} (shape {tuple(d.shape)})")
             region = memory.region(d.region, f"input {k}", "it")
             if d.offset + d.size > region.data.size:
-                raise NpuError(f"input {k} takes bytes {d.offset}..{d.offset + d.size} of {region.name}, which has {region.data.size}")
+                raise NpuError(
+                    f"input {k} takes bytes {d.offset}..{d.offset + d.size} of {region.name}, which has {region.data.size}"
+                )
             region.data[d.offset : d.offset + d.size] = np.frombuffer(raw, np.uint8)
             if region.written is not None:
                 region.written[d.offset : d.offset + d.size] = True

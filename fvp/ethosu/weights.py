@@ -53,7 +53,9 @@ def _runs(counts: list[int], starts: list[int], width: int, limit: int) -> Ints:
     return (np.repeat(np.asarray(starts, np.int64) - first * width, n) + np.arange(total) * width)[:limit]
 
 
-def _slice(bits: _Bits, pos: int, n: int, nz: int, div: int, trunc: bool, raw: bool, zdiv: int) -> tuple[int, Ints, Ints]:
+def _slice(
+    bits: _Bits, pos: int, n: int, nz: int, div: int, trunc: bool, raw: bool, zdiv: int
+) -> tuple[int, Ints, Ints]:
     """Decode one slice body: ``n`` weight indices and ``nz`` zero-run lengths (``nz`` = 0: no zero runs).
 
     Weights and zero runs come in chunks of up to 12 unary codes; the remainders of a chunk follow the unary part of
@@ -135,7 +137,9 @@ def _slice(bits: _Bits, pos: int, n: int, nz: int, div: int, trunc: bool, raw: b
     if nz:
         one = (np.asarray(zus, np.int64)[:, None] >> np.arange(zlen) & 1).ravel()
         ends = np.flatnonzero(one == 0)
-        z = (np.diff(np.cumsum(one)[ends], prepend=0)[:nz] << zdiv) + bits.gather(_runs(z_counts, z_starts, zdiv, nz), zdiv)
+        z = (np.diff(np.cumsum(one)[ends], prepend=0)[:nz] << zdiv) + bits.gather(
+            _runs(z_counts, z_starts, zdiv, nz), zdiv
+        )
     return pos, w, z
 
 
@@ -218,7 +222,9 @@ def decode_fwd(data: bytes, count: int) -> Ints:
     adjust -= (adjust & 0x80) << 1
     width = 8 if raw else 2 if two else 4
     if len(data) - 32 < (count * width + 7) // 8:
-        raise DecodeError(f"fast weight stream: {len(data) - 32} bytes of codes, {count} weights of {width} bits are read")
+        raise DecodeError(
+            f"fast weight stream: {len(data) - 32} bytes of codes, {count} weights of {width} bits are read"
+        )
     body = np.frombuffer(data, np.uint8, offset=32)
     if raw:
         return body[:count].view(np.int8).astype(np.int16) - np.int16(adjust)
