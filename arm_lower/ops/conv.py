@@ -71,6 +71,8 @@ def accumulate(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, in
     """int32 accumulators of a convolution in the formulation that runs best on the NPU."""
     w, pad, dilation = drop_dead_taps(w, pad, stride, dilation, t.shape)
     c_in, c_out = t.shape[3], w.shape[0]
+    if w.shape[2:] == (1, 1) and not any(pad) and max(stride) > 3 and t.shape[1] % stride[0] == t.shape[2] % stride[1] == 0:
+        t, stride = picked(b, t, stride), (1, 1)
     if groups == c_in and c_out == c_in and c_in > 1:
         weights = b.const(w.transpose(2, 3, 0, 1), DType.INT8, f"{b.stem}.weight")
         return b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point, depthwise=True)
@@ -105,6 +107,14 @@ def drop_dead_taps(w: Ints, pad: tuple[int, int, int, int], stride: tuple[int, i
         if w.shape[axis + 2] == 1:
             dil[axis] = 1
     return w, (pads[0], pads[1], pads[2], pads[3]), (dil[0], dil[1])
+
+
+def picked(b: Builder, t: Tensor, stride: tuple[int, int]) -> Tensor:
+    """Every stride-th row and column, for strides beyond the NPU's limit: one copy of what is read."""
+    n, height, width, channels = t.shape
+    (sh, sw), (rows, columns) = stride, (height // stride[0], width // stride[1])
+    folded = b.reshape(t, (n, rows, sh * columns, sw * channels))
+    return b.slice(folded, (0, 0, 0, 0), (n, rows, columns, channels))
 
 
 def grouped(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],

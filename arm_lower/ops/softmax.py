@@ -2,7 +2,7 @@
 
 The exponential has 16 bits: one int8 TABLE for its upper and one for its lower byte, both behind the same
 subtraction, so that the sum of many small terms is right. The reciprocal and the logarithm of the sum come
-from int8 TABLEs over its mantissa (recipes_seq 1, small form).
+from int8 TABLEs over its mantissa (recipes_seq 1, r8 with residual).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from arm_lower.errors import Unsupported
+from arm_lower.ops.elementwise import ADD_SHIFT
 from arm_lower.ops.registry import lowers
 from arm_lower.ops.value import Lowered, QParams, Real, Value, integer_bounds, quant, quantized, stored, unflattened
 from arm_lower.tosa.builder import Builder
@@ -20,15 +21,24 @@ from arm_lower.tosa.ir import DType, Tensor
 PEAK = 255  # the largest exponential, exp(0), in units of the upper byte
 
 
+MANY_ROWS = 16
+
+
 @dataclass(frozen=True)
 class Rows:
-    """int8 rows as [1, 1, R, K], their maximum [1, 1, R, 1], and how to get back.
+    """int8 rows of K elements, their maximum, and how to get back.
 
-    ``order`` is the stored axis order: axis ``i`` of the stored tensor is logical axis ``order[i]``.
+    Few rows are stored [1, 1, R, K] with one number for each row as [1, 1, R, 1]. Many are stored [1, 1, K, R] with
+    [1, 1, 1, R]: along C the NPU works on eight rows at once, where a reduction over C uses one lane of eight.
+
+    Attributes:
+        axis: Stored axis of the K elements, 3 or 2.
+        order: Axis ``i`` of the tensor before it was flattened to rows is logical axis ``order[i]``.
     """
 
     x: Tensor
     peak: Tensor
+    axis: int
     scale: float
     order: list[int]
     shape: tuple[int, ...]
@@ -37,6 +47,14 @@ class Rows:
         perm = tuple(self.order.index(i) for i in range(len(self.order)))
         return Value(b.reshape(y, [self.shape[i] for i in self.order]), perm, self.shape, q)
 
+    def sum(self, b: Builder, x: Tensor, zero_point: int) -> Tensor:
+        """int32 sum over the K elements. REDUCE_SUM is native over C only, and a transpose of int8 costs less than of int32."""
+        if self.axis == 3:
+            return b.op("REDUCE_SUM", [b.rescale(x, 1.0, DType.INT32, input_zp=zero_point)], axis=3)
+        rows = b.op("TRANSPOSE", [x], perms=(0, 1, 3, 2))
+        total = b.op("REDUCE_SUM", [b.rescale(rows, 1.0, DType.INT32, input_zp=zero_point)], axis=3)
+        return b.reshape(total, (1, 1, 1, total.size))
+
 
 def rows_of(b: Builder, x: Value, dim: int) -> Rows:
     q = quant(x)
@@ -44,11 +62,14 @@ def rows_of(b: Builder, x: Value, dim: int) -> Rows:
         raise Unsupported(f"softmax of {q.dtype}; int8 is allowed")
     x = unflattened(x, b)
     dim %= len(x.shape)
-    order = [x.perm.index(i) for i in range(len(x.perm)) if x.perm.index(i) != dim] + [dim]
-    t = stored(x, order, b)
+    others = [x.perm.index(i) for i in range(len(x.perm)) if x.perm.index(i) != dim]
     k = x.shape[dim]
-    rows = b.reshape(t, (1, 1, t.size // k, k))
-    return Rows(rows, b.op("REDUCE_MAX", [rows], axis=3), q.scalar, order, x.shape)
+    count = x.tensor.size // k
+    many = count >= MANY_ROWS
+    order = [dim, *others] if many else [*others, dim]
+    rows = b.reshape(stored(x, order, b), (1, 1, k, count) if many else (1, 1, count, k))
+    axis = 2 if many else 3
+    return Rows(rows, b.op("REDUCE_MAX", [rows], axis=axis), axis, q.scalar, order, x.shape)
 
 
 def below_peak(b: Builder, rows: Rows) -> Tensor:
@@ -57,29 +78,33 @@ def below_peak(b: Builder, rows: Rows) -> Tensor:
     return b.rescale(difference, 1.0, DType.INT8, output_zp=127)
 
 
-def exponentials(b: Builder, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Upper and lower byte of 255 exp(x - max), int8: upper is stored less 128, lower is a signed residual in 1/256."""
-    steps = np.arange(-255, 1)
-    exact = PEAK * np.exp(rows.scale * steps)
-    upper = np.rint(exact)
-    lower = np.clip(np.rint(256 * (exact - upper)), -128, 127)
-    return b.table(below_peak(b, rows), upper - 128), b.table(below_peak(b, rows), lower)
+def exponential(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """255 exp(x - max) for x - max = -255..0 steps, and its rounding to the upper byte."""
+    exact = PEAK * np.exp(rows.scale * np.arange(-255, 1))
+    return exact, np.rint(exact)
 
 
-def sums(b: Builder, upper: Tensor, lower: Tensor) -> Tensor:
-    """Sum of the exponentials over the last axis, in 1/256 of the upper byte's unit: [1, 1, R, 1] int32."""
-    high = b.op("REDUCE_SUM", [b.rescale(upper, 1.0, DType.INT32, input_zp=-128)], axis=3)
-    low = b.op("REDUCE_SUM", [b.rescale(lower, 1.0, DType.INT32)], axis=3)
-    shifted = b.op("LOGICAL_LEFT_SHIFT", [high, b.const(np.full((1, 1, 1, 1), 8), DType.INT32)])
-    return b.op("ADD", [shifted, low])
+def total_of(b: Builder, rows: Rows, upper: Tensor, fine: bool) -> Tensor:
+    """Sum of the exponentials of each row in 1/256 of the upper byte's unit, int32.
+
+    ``fine`` adds the sum of what the upper bytes lost to rounding, from a second TABLE.
+    """
+    high = b.op("LOGICAL_LEFT_SHIFT", [rows.sum(b, upper, -128), scalar(b, 8)])
+    if not fine:
+        return high
+    exact, rounded = exponential(rows)
+    lower = b.table(below_peak(b, rows), np.clip(np.rint(256 * (exact - rounded)), -128, 127))
+    return b.op("ADD", [high, rows.sum(b, lower, 0)])
+
+
+def scalar(b: Builder, value: int) -> Tensor:
+    return b.const(np.full((1, 1, 1, 1), value), DType.INT32)
 
 
 def mantissa(b: Builder, total: Tensor) -> tuple[Tensor, Tensor]:
-    """Shift k = clz(total) - 1 and int8 index i of the mantissa: total << k is 2^30 * m with m = 1.5 + i / 256."""
-    one = b.const(np.full((1, 1, 1, 1), 1), DType.INT32)
-    k = b.op("SUB", [b.op("CLZ", [total]), one])
-    normal = b.op("LOGICAL_LEFT_SHIFT", [total, k])
-    centred = b.op("SUB", [normal, b.const(np.full((1, 1, 1, 1), 3 << 29), DType.INT32)])
+    """The sum as 2^(30 - k) * m with 1 <= m < 2: the shift k and the int8 index i of m = 1.5 + i / 256."""
+    k = b.op("SUB", [b.op("CLZ", [total]), scalar(b, 1)])
+    centred = b.op("SUB", [b.op("LOGICAL_LEFT_SHIFT", [total, k]), scalar(b, 3 << 29)])
     return k, b.rescale(centred, 2.0**-22, DType.INT8)
 
 
@@ -93,15 +118,12 @@ def softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
 
     def emit(q: QParams, low: float, high: float) -> Value:
         rows = rows_of(b, value, dim)
-        upper, lower = exponentials(b, rows)
-        k, index = mantissa(b, sums(b, upper, lower))
-        reciprocal = np.rint(65535 / mantissas())
-        r_high = b.rescale(b.table(index, (reciprocal // 256) - 128), 1.0, DType.INT32, input_zp=-128)
-        r_low = b.rescale(b.table(index, (reciprocal % 256) - 128), 1.0, DType.INT32, input_zp=-128)
-        r = b.op("ADD", [b.op("LOGICAL_LEFT_SHIFT", [r_high, b.const(np.full((1, 1, 1, 1), 8), DType.INT32)]), r_low])
-        product = b.op("MUL", [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), r], shift=0)
-        # softmax = product * 2^(k - 38) ; in units of 1/256 that is a right shift by 30 - k
-        shift = b.op("SUB", [b.const(np.full((1, 1, 1, 1), 30), DType.INT32), k])
+        upper = b.table(below_peak(b, rows), exponential(rows)[1] - 128)
+        k, index = mantissa(b, total_of(b, rows, upper, fine=True))
+        r = b.table(index, np.minimum(np.rint(256 / mantissas()), 255) - 128)
+        product = b.op("MUL", [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), b.rescale(r, 1.0, DType.INT32, input_zp=-128)], shift=0)
+        # softmax = upper / (total / 256), 256 / m of it in r: in units of 1/256 a right shift by 22 - k
+        shift = b.op("SUB", [scalar(b, 22), k])
         unit = b.op("ARITHMETIC_RIGHT_SHIFT", [product, shift], round=True)
         y = b.rescale(unit, 1 / 256 / q.scalar, q.dtype, output_zp=q.zero_point)
         return rows.read(b, b.clamp(y, *integer_bounds(q, low, high)), q)
@@ -111,24 +133,29 @@ def softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
 
 @lowers("aten.log_softmax.int", "aten._log_softmax.default")
 def log_softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
+    """(x - max) - ln(sum exp(x - max)); both terms have 8 bits, over 255 steps of x and over 0..ln K."""
     value = quantized(x)
 
     def emit(q: QParams, low: float, high: float) -> Value:
         rows = rows_of(b, value, dim)
-        k, index = mantissa(b, sums(b, *exponentials(b, rows)))
-        # ln(total / (255 * 256)) = ln(m) + (30 - k) ln 2 - ln(65280), in units of ln 2 / 256 around the table's middle
+        elements = rows.x.shape[rows.axis]
+        # The K exponentials are rounded to 1/255 of the largest, which moves the logarithm by this much (four sigma).
+        fine = 4 * (elements / 12) ** 0.5 / PEAK > q.scalar
+        upper = b.table(below_peak(b, rows), exponential(rows)[1] - 128)
+        k, index = mantissa(b, total_of(b, rows, upper, fine))
+        # ln(total / (255 * 256)) = ln(m) + (30 - k) ln 2 - ln(65280), in units of ln 2 / 256
         unit = np.log(2) / 256
-        log_m = np.rint(np.log(mantissas()) / unit)
-        table = b.rescale(b.table(index, np.clip(log_m, 0, 255) - 128), 1.0, DType.INT32, input_zp=-128)
+        log_m = np.clip(np.rint(np.log(mantissas()) / unit), 0, 255)
+        table = b.rescale(b.table(index, log_m - 128), 1.0, DType.INT32, input_zp=-128)
         offset = int(np.rint((30 * np.log(2) - np.log(PEAK * 256)) / unit))
-        eight = b.const(np.full((1, 1, 1, 1), 8), DType.INT32)
-        constant = b.const(np.full((1, 1, 1, 1), offset), DType.INT32)
-        log_total = b.op("SUB", [b.op("ADD", [table, constant]), b.op("LOGICAL_LEFT_SHIFT", [k, eight])])
-        # both terms on one fine grid, small enough for the sum to stay in int32
-        grid = rows.scale / 65536
-        row = b.op("ADD", [b.rescale(rows.peak, 65536.0, DType.INT32), b.rescale(log_total, unit / grid, DType.INT32)])
-        wide = b.op("SUB", [b.rescale(rows.x, 65536.0, DType.INT32), row])
-        y = b.rescale(wide, grid / q.scalar, q.dtype, output_zp=q.zero_point)
+        log_total = b.op("SUB", [b.op("ADD", [table, scalar(b, offset)]), b.op("LOGICAL_LEFT_SHIFT", [k, scalar(b, 8)])])
+        step = np.log(elements + 1) / 255
+        log8 = b.rescale(log_total, unit / step, DType.INT8, output_zp=-128)
+        largest = max(rows.scale, step)
+        whole = float(1 << ADD_SHIFT[DType.INT8])
+        difference = b.rescale(below_peak(b, rows), rows.scale / largest * whole, DType.INT32, input_zp=127)
+        wide = b.op("SUB", [difference, b.rescale(log8, step / largest * whole, DType.INT32, input_zp=-128)])
+        y = b.rescale(wide, largest / whole / q.scalar, q.dtype, output_zp=q.zero_point)
         return rows.read(b, b.clamp(y, *integer_bounds(q, low, high)), q)
 
     return Real(value.shape, emit)
