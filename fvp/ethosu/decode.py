@@ -276,11 +276,13 @@ class Stream:
     Attributes:
         arch: Accelerator named by the Config action.
         commands: In stream order; ends with ``OP_STOP``.
+        start: Byte offset of the first command in the payload.
         actions: Driver actions in order, ``(byte offset, text)``.
     """
 
     arch: Arch
     commands: list[Command]
+    start: int
     actions: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -386,23 +388,27 @@ def _config(word: int, at: int) -> Arch:
 
 
 def decode(payload: bytes) -> Stream:
-    """Decode a COP1 driver payload as Vela writes it into a ``.pte``.
+    """Decode a driver payload as Vela writes it into a ``.pte``.
 
     Args:
-        payload: The ``command_stream`` of Vela's raw output: 'COP1', driver actions, register commands.
+        payload: The ``command_stream`` of Vela's raw output: driver actions of format COP1 or COP2, which hold the
+            accelerator's configuration and one register command stream.
 
     Raises:
         DecodeError: The payload is cut off, foreign, or holds anything that has no meaning.
     """
-    if payload[:4] != b"COP1":
-        raise DecodeError(
-            f"offset 0x0: the payload starts with {bytes(payload[:4])!r}, not b'COP1'", "compile with cop_format=COP1"
-        )
+    if payload[:4] not in (b"COP1", b"COP2"):
+        raise DecodeError(f"offset 0x0: the payload starts with {bytes(payload[:4])!r}, allowed is b'COP1' or b'COP2'")
     if len(payload) % 4:
         raise DecodeError(f"offset {len(payload):#x}: the payload is not a whole number of 32-bit words")
     words: list[int] = np.frombuffer(payload, "<u4").tolist()
+    return _decode1(words) if payload[:4] == b"COP1" else _decode2(words)
+
+
+def _decode1(words: list[int]) -> Stream:
+    """'COP1', then tagged words: Config with two more, NOP, and one command stream."""
     arch: Arch | None = None
-    commands: list[Command] = []
+    stream: Stream | None = None
     actions: list[tuple[int, str]] = []
     i = 1
     while i < len(words):
@@ -418,18 +424,46 @@ def decode(payload: bytes) -> Stream:
             length = param | high << 16
             if arch is None:
                 raise DecodeError(f"offset {at:#x}: a command stream comes before the Config action")
-            if commands:
+            if stream is not None:
                 raise DecodeError(f"offset {at:#x}: a second command stream")
             if i + 1 + length > len(words):
-                raise DecodeError(f"offset {at:#x}: a command stream of {length} words, {len(words) - i - 1} are left")
+                left = len(words) - i - 1
+                raise DecodeError(f"offset {at:#x}: a command stream of {length} words, {left} are left")
             actions.append((at, f"COMMAND_STREAM words={length}"))
             commands = decode_words(words[i + 1 : i + 1 + length], arch.product, at + 4)
+            stream = Stream(arch, commands, at + 4, actions)
             i += 1 + length
         elif kind == 5:
             actions.append((at, "NOP"))
             i += 1
         else:
             raise DecodeError(f"offset {at:#x}: driver action {kind} (word {w:#010x}) is unknown or not supported")
-    if arch is None or not commands:
+    if stream is None:
         raise DecodeError("the payload holds no command stream")
-    return Stream(arch, commands, actions)
+    return stream
+
+
+def _decode2(words: list[int]) -> Stream:
+    """'COP2', version and 64-bit length; one entry with 'VEUM' metadata that names the accelerator."""
+    if len(words) < 15:
+        raise DecodeError(f"offset {4 * len(words):#x}: the COP2 header is cut off")
+    total = words[2] | words[3] << 32
+    kind, length, meta, tag, version, size, config, ident = *words[4:10], words[10], words[11]
+    if words[1] != 1 or total != 4 * len(words) - 16:
+        raise DecodeError(
+            f"offset 0x4: COP2 version {words[1]:#x} with {total} bytes, the payload has {4 * len(words) - 16}"
+        )
+    if kind != 1 or length != total - 8:
+        raise DecodeError(f"offset 0x10: entry {kind} of {length} bytes, allowed is one command stream of {total - 8}")
+    if tag != 0x4D554556 or version != 1 or size != 20 or meta % 4 or meta < 32 or meta + 4 > length:
+        raise DecodeError(
+            f"offset 0x18: metadata of {meta} bytes (tag {tag:#x}, version {version:#x}, {size} bytes) is unknown"
+        )
+    arch = _config(config, 40)
+    start = 6 + (4 + meta) // 4
+    actions = [
+        (16, f"CONFIG {arch.name} config={config:#010x} id={ident:#010x}"),
+        (48, f"ADDRESSING features={words[12]:#x} staging={words[13] | words[14] << 32}"),
+        (4 * start, f"COMMAND_STREAM words={len(words) - start}"),
+    ]
+    return Stream(arch, decode_words(words[start:], arch.product, 4 * start), 4 * start, actions)

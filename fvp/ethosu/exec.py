@@ -595,10 +595,17 @@ class Builder:
 
 
 def build(stream: Stream) -> list[Task | Command]:
-    """Tasks in stream order; waits, branches and OP_STOP stay commands."""
+    """Tasks in stream order; waits, branches and OP_STOP stay commands.
+
+    Registers are frozen in stream order. Where a branch leads or leaves they could hold other values at run time, so
+    there the register file starts empty again, and an operation that relies on an older write is refused.
+    """
     values: dict[str, dict[str, Value]] = {}
+    targets = {stream.start + int(c.fields["target"]) for c in stream.commands if c.name == "OP_BRANCH"}
     out: list[Task | Command] = []
     for cmd in stream.commands:
+        if cmd.offset in targets:
+            values = {}
         if not cmd.is_op:
             values[cmd.name] = cmd.fields
             continue
@@ -615,7 +622,26 @@ def build(stream: Stream) -> list[Task | Command]:
             out.append(b.transfer())
         else:
             out.append(cmd)
+            if cmd.name == "OP_BRANCH":
+                values = {}
     return out
+
+
+def branch_targets(stream: Stream, tasks: list[Task | Command]) -> dict[Value, int]:
+    """Index of the task that runs next, by the target field of a branch.
+
+    Raises:
+        DecodeError: A branch leads into the middle of a command or out of the stream.
+    """
+    entry: dict[Value, int] = {}
+    starts = {c.offset for c in stream.commands}
+    for cmd in stream.commands:
+        if cmd.name == "OP_BRANCH":
+            at = stream.start + int(cmd.fields["target"])
+            if at not in starts:
+                raise DecodeError(f"offset {cmd.offset:#x}: {cmd} leads to no command")
+            entry[cmd.fields["target"]] = next(i for i, t in enumerate(tasks) if t.offset >= at)
+    return entry
 
 
 class Machine:
@@ -625,12 +651,20 @@ class Machine:
         self.arch, self.memory = arch, memory
         self.chain: dict[int, Array] = {}
         self.acc: tuple[Array, int] | None = None
+        self.last: Array | None = None
+
+    def condition(self, branch: str, offset: int) -> bool:
+        """What a conditional branch sees: whether the single element that was written last is not zero."""
+        if self.last is None or self.last.size != 1:
+            raise DecodeError(f"offset {offset:#x}: {branch} follows an operation that did not write a single value")
+        return bool(self.last.ravel()[0])
 
     def execute(self, t: Task) -> Array | None:
         """Run one task; returns the values it wrote as (H, W, C), None for a DMA."""
         if t.name == "OP_DMA_START":
             self._dma(t)
             return None
+        self._guard(t)
         if t.name in ("OP_CONV", "OP_DEPTHWISE"):
             out = self._conv(t)
         elif t.name == "OP_POOL":
@@ -639,10 +673,31 @@ class Machine:
             out = self._elementwise(t)
         else:
             out = self._resize(t)
+        self.last = out
         if t.clobbers_lut:
             assert self.memory.lut.written is not None
             self.memory.lut.written[:] = False
         return out
+
+    def _guard(self, t: Task) -> None:
+        """Refuses what no program can mean before any of it is computed, so that corrupt sizes cost nothing."""
+        most = self.memory.total
+        for x, factor in ((t.ofm, 1), (t.ifm, 16), (t.ifm2, 16)):
+            if x is None:
+                continue
+            h, w, c = x.fm.shape
+            if h * w * c > most * factor:
+                raise MemoryError_(f"{t.where}: {x.fm.role} {x.fm.shape} has more elements than all memory has bytes")
+            if x.where == "memory":
+                x.fm.check(self.memory, t.where)
+        if t.weights is not None and t.weights.order is not None:
+            o, kh, kw, c = t.weights.order.shape
+            given = sum(n for _, n in t.weights.streams)
+            if o * kh * kw * c > 512 * given + 4096:
+                raise DecodeError(f"{t.where}: {o * kh * kw * c} weights cannot be in {given} bytes")
+            oh, ow, _ = self._ofm_dims(t)
+            if oh * ow * o * kh * kw * c > 1 << 36:
+                raise DecodeError(f"{t.where}: more than 2**36 multiply-accumulates in one operation")
 
     # operands
 
@@ -754,6 +809,8 @@ class Machine:
         if a.table == "S16":
             pairs = raw.view("<i2").reshape(512, 2).astype(np.int64)
             i, frac = (v >> 7) + 256, v & 127
+            if i.size and (int(i.min()) < 0 or int(i.max()) > 511):
+                raise MemoryError_(f"{t.where}: a table index passes the 512 entries")
             if a.entry == 4:
                 return (pairs[i, 0] << 7) + pairs[i, 1] * frac
             return pairs[i, 0] + ((pairs[i, 1] * frac + 64) >> 7)
@@ -902,6 +959,8 @@ class Machine:
             n = _counts(x.shape[0], w.pad[0], kh, w.stride[0], w.dilation[0], oh)[:, None] * _counts(
                 x.shape[1], w.pad[1], kw, w.stride[1], w.dilation[1], ow
             )
+            if not n.all():
+                raise DecodeError(f"{t.where}: a window lies in the padding alone")
             scale, shift = _reciprocal(n)
             return self._write(t, rescale(acc, scale[..., None], shift[..., None], NATURAL, bound))
         return self._finish(t, acc, bound)
@@ -1009,6 +1068,8 @@ class Machine:
         assert t.ifm is not None
         if t.mode == "REPLICATE":
             raise DecodeError(f"{t.where}: RESIZE in REPLICATE mode is not modelled")
+        if t.scaling.shift < 16:
+            raise DecodeError(f"{t.where}: OFM_SCALE.shift is {t.scaling.shift}, RESIZE takes 16 or more")
         x = self._load(t.ifm, t).astype(np.int64) - t.ifm.zp
         oh, ow, _ = self._ofm_dims(t)
         yn, yi, ym, yo, xn, xi, xm, xo = t.resize
@@ -1042,7 +1103,7 @@ class Machine:
             )
         n = d["len"]
         count = d["n0"] * d["n1"]
-        if n * count > 1 << 32:
+        if n * count > m.total or not n * count:
             raise MemoryError_(f"{t.where}: moves {n * count} bytes")
         i, j = np.arange(d["n0"]), np.arange(d["n1"])[:, None]
         at_s = s0 + i * d["ss0"] + j * d["ss1"]

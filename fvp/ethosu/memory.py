@@ -112,6 +112,15 @@ class FeatureMap:
             )
         return region
 
+    def check(self, memory: Memory, where: str) -> None:
+        """Region, bounds and alignment of every tile.
+
+        Raises:
+            MemoryError_: One of them is wrong; names the command, the addresses and the region.
+        """
+        for _, _, h, w, base in self.parts():
+            self._check(memory, h, w, base, where)
+
     def load(self, memory: Memory, where: str) -> Array:
         """The tensor as (H, W, C); may be a view of the region."""
         tiles = list(self.parts())
@@ -183,9 +192,10 @@ class Memory:
         check: Track which bytes were written and refuse to compute with others.
     """
 
-    def __init__(self, regions: dict[int, Region], lut_written: bool = False, check: bool = True) -> None:
+    def __init__(self, regions: dict[int, Region], check: bool = True) -> None:
         self.regions = regions
         self.check = check
+        self.total = sum(r.data.size for r in regions.values()) + 2048
         self.lut = Region("LUT", np.zeros(2048, np.uint8), np.zeros(2048, np.bool_))
 
     def region(self, number: int, where: str, role: str) -> Region:

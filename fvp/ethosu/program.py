@@ -10,13 +10,13 @@ from typing import Any, Protocol, Union
 import numpy as np
 import numpy.typing as npt
 
-from fvp.ethosu.decode import Command, Stream, decode
-from fvp.ethosu.errors import DecodeError, NpuError
-from fvp.ethosu.exec import Machine, Task, build
+from fvp.ethosu.decode import Command, Stream, Value, decode
+from fvp.ethosu.errors import NpuError
+from fvp.ethosu.exec import Machine, Task, branch_targets, build
 from fvp.ethosu.memory import Memory, Region, region_name
 
 Array = npt.NDArray[Any]
-_STEPS = 1_000_000  # operations of one run, so that a corrupt branch ends
+_STEPS = 100_000  # operations of one run, so that a corrupt branch ends
 
 
 class Described(Protocol):
@@ -71,6 +71,7 @@ class Program:
     def __init__(self, payload: bytes) -> None:
         self.stream: Stream = decode(payload)
         self.tasks: list[Task | Command] = build(self.stream)
+        self._entry = branch_targets(self.stream, self.tasks)
         self._checked: set[tuple[int, ...]] = set()
         self._static = not any(
             (isinstance(t, Command) and t.name == "OP_BRANCH") or (isinstance(t, Task) and t.dma.get("index"))
@@ -131,25 +132,37 @@ class Program:
             if region.written is not None:
                 region.written[d.offset : d.offset + d.size] = True
         self._execute(Machine(self.stream.arch, memory), observer)
+        return self._collect(memory, output_descs, key)
+
+    def _collect(self, memory: Memory, output_descs: Sequence[Described], key: tuple[int, ...]) -> list[Array]:
         outputs = []
         for k, d in enumerate(output_descs):
-            data = memory.region(d.region, f"output {k}", "it").data[d.offset : d.offset + d.size]
+            region = memory.region(d.region, f"output {k}", "it")
+            data = region.data[d.offset : d.offset + d.size]
             if data.size != d.size:
                 raise NpuError(f"output {k} takes bytes {d.offset}..{d.offset + d.size}, region {d.region} is smaller")
+            if region.written is not None and not region.written[d.offset : d.offset + d.size].all():
+                raise NpuError(f"output {k} at {d.offset:#x} of {region.name} holds bytes that nothing has written")
             outputs.append(data.copy().view(f"<i{d.element_size}").reshape(tuple(d.shape)))
         self._checked.add(key)
         return outputs
 
     def _execute(self, machine: Machine, observer: Observer | None) -> None:
-        for t in self.tasks:
+        at, steps = 0, 0
+        while True:
+            t = self.tasks[at]
+            at += 1
+            steps += 1
+            if steps > _STEPS:
+                raise NpuError(f"offset {t.offset:#x}: the program has run {_STEPS} operations and does not end")
             if isinstance(t, Task):
                 values = machine.execute(t)
                 if observer is not None:
                     observer(t, values)
             elif t.name == "OP_STOP":
                 return
-            elif t.name == "OP_BRANCH":
-                raise DecodeError(f"offset {t.offset:#x}: {t}: control flow is not modelled")
+            elif t.name == "OP_BRANCH" and (t.fields["cond"] == "ALWAYS" or machine.condition(str(t), t.offset)):
+                at = self._entry[t.fields["target"]]
 
 
 @lru_cache(maxsize=32)
