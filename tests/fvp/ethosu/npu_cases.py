@@ -420,6 +420,9 @@ def _convert_cases() -> None:
         case(
             f"rescale_i32_i16_{rounding}", lambda g, r=rounding: g.rescale(g.input(s, I32), I16, scale=0.02, rounding=r)
         )
+        # a shift just above 31, so that the extra half of double rounding decides one result in four
+        case(f"rescale_ties_i8_{rounding}", lambda g, r=rounding: g.rescale(g.input(s), scale=0.3, rounding=r))
+        case(f"rescale_ties_i32_{rounding}", lambda g, r=rounding: g.rescale(g.input(s, I32, (-400, 400)), I8, scale=0.3, rounding=r))
     case("rescale_i8_i16", lambda g: g.rescale(g.input(s), I16, scale=99.0, izp=-3))
     case("rescale_i16_i8", lambda g: g.rescale(g.input(s, I16), I8, scale=0.003, ozp=4))
     case("rescale_i16_i32", lambda g: g.rescale(g.input(s, I16), I32, scale=300.0))
