@@ -482,9 +482,9 @@ class Builder:
         def extent(reg: str) -> tuple[int, int, int]:
             return 1 if r.num(reg, "h") else oh, 1 if r.num(reg, "w") else ow, 1 if r.num(reg, "c") else oc
 
+        if mode == "LRELU":
+            raise DecodeError(f"{self.where}: LRELU is not modelled, Vela emits it for TFLite only")
         if self.u85:
-            if mode == "LRELU":
-                raise DecodeError(f"{self.where}: LRELU is not modelled on U85")
             d["ifm"] = self.tensor("IFM", extent("IFM_BROADCAST"))
             if not unary:
                 d["ifm2"] = self.tensor("IFM2", extent("IFM2_BROADCAST"))
@@ -1024,9 +1024,6 @@ class Machine:
             v = np.minimum(a, b) if mode == "MIN" else np.maximum(a, b)
         elif mode == "ABS":
             v = np.abs(a)
-        elif mode == "LRELU":
-            v = np.where(a < 0, t.scaling.apply(a.copy(), a_bound), a)
-            return self._write(t, np.broadcast_to(v, dims).copy())
         elif mode == "CLZ":
             v, bound = _clz32(a), 32
         elif mode == "SHL":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from npu_harness import B, G, I8, I16, I32
+from npu_harness import B, G, I8, I16, I32, I48
 
 from arm_lower.tosa.ir import DType, Tensor
 
@@ -242,6 +242,53 @@ def _conv_cases() -> None:
             )
 
 
+def _dynamic(g: G, dtype: DType = I8, depthwise: bool = False) -> Tensor:
+    """Weights that are a graph input: U85 runs them as matrix products that keep the accumulator."""
+    x = g.input((1, 6, 9, 12), dtype)
+    w = g.input((3, 3, 12, 1) if depthwise else (10, 3, 3, 12))
+    acc = I48 if dtype is I16 else I32
+    n = 12 if depthwise else 10
+    zps = {"input_zp": 2, "weight_zp": 1} if dtype is I8 else {"input_zp": 0, "weight_zp": 0}
+    kind = "DEPTHWISE_CONV2D" if depthwise else "CONV2D"
+    attrs = {"pad": (1, 1, 1, 1), "stride": (1, 1), "dilation": (1, 1), "acc_type": str(acc)}
+    return g.rescale(g.op(kind, x, w, g.random((n,), acc, -100, 100), **attrs, **zps), dtype)
+
+
+def _large_cases() -> None:
+    """Sizes and strides beyond what one command can do."""
+    case("dynamic_weights", _dynamic, OLD)
+    case("dynamic_weights_int16", lambda g: _dynamic(g, I16), OLD)
+    case("dynamic_weights_depthwise", lambda g: _dynamic(g, depthwise=True), OLD)
+    for k, s in (((4, 4), (4, 4)), ((7, 7), (4, 1)), ((5, 2), (1, 5))):
+        none = (0, 0, 0, 0)
+        tag = f"k{k[0]}{k[1]}_s{s[0]}{s[1]}"
+        case(
+            f"stride_{tag}",
+            lambda g, k=k, s=s: g.rescale(g.conv(g.input((1, 24, 24, 8)), 8, k, s, pad=none), per_channel=True),
+        )
+        case(
+            f"stride_depthwise_{tag}",
+            lambda g, k=k, s=s: g.rescale(g.depthwise(g.input((1, 24, 24, 8)), k, s, pad=none)),
+            OLD,
+        )
+        case(
+            f"stride_depthwise_i16_{tag}",
+            lambda g, k=k, s=s: g.rescale(g.depthwise(g.input((1, 24, 24, 8), I16), k, s, pad=none), I16),
+            OLD,
+        )
+    case(
+        "long_matmul",
+        lambda g: g.rescale(
+            g.op("MATMUL", g.input((1, 3, 70000)), g.input((1, 70000, 2)), a_zp=1, b_zp=2), I8, 2.0**-16
+        ),
+        OLD,
+    )
+    case("long_reduce_max", lambda g: g.op("REDUCE_MAX", g.input((1, 2, 70000, 3)), axis=2))
+    case("long_reduce_sum", lambda g: g.op("REDUCE_SUM", g.input((1, 2, 70000, 3), I32), axis=2), OLD)
+    case("long_argmax", lambda g: g.op("ARGMAX", g.input((1, 2, 40000)), axis=2), OLD)
+    case("long_conv", lambda g: g.rescale(g.conv(g.input((1, 1, 70000, 4)), 4, (1, 1), pad=(0, 0, 0, 0))))
+
+
 def _two_readers(g: G) -> tuple[Tensor, ...]:
     acc = g.conv(g.input((1, 6, 6, 8)), 12)
     return g.rescale(acc, ozp=3), g.rescale(acc, I16, scale=0.02)
@@ -422,7 +469,10 @@ def _convert_cases() -> None:
         )
         # a shift just above 31, so that the extra half of double rounding decides one result in four
         case(f"rescale_ties_i8_{rounding}", lambda g, r=rounding: g.rescale(g.input(s), scale=0.3, rounding=r))
-        case(f"rescale_ties_i32_{rounding}", lambda g, r=rounding: g.rescale(g.input(s, I32, (-400, 400)), I8, scale=0.3, rounding=r))
+        case(
+            f"rescale_ties_i32_{rounding}",
+            lambda g, r=rounding: g.rescale(g.input(s, I32, (-400, 400)), I8, scale=0.3, rounding=r),
+        )
     case("rescale_i8_i16", lambda g: g.rescale(g.input(s), I16, scale=99.0, izp=-3))
     case("rescale_i16_i8", lambda g: g.rescale(g.input(s, I16), I8, scale=0.003, ozp=4))
     case("rescale_i16_i32", lambda g: g.rescale(g.input(s, I16), I32, scale=300.0))
@@ -1075,6 +1125,7 @@ def _squeeze(g: G) -> Tensor:
 
 
 _conv_cases()
+_large_cases()
 _pool_cases()
 _convert_cases()
 _elementwise_cases()

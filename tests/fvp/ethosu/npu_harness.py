@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -27,6 +28,11 @@ TARGETS = (
     *("u85-128", "u85-256", "u85-512", "u85-1024", "u85-2048"),
 )
 QUICK = ("u55-128", "u65-512", "u85-256")
+
+
+def full() -> bool:
+    """Whether the long versions of the tests run: environment variable NPU_FULL."""
+    return os.environ.get("NPU_FULL", "") not in ("", "0")
 
 
 class G:

@@ -30,12 +30,19 @@ def depthwise(g: G, x: Tensor, s: int = 1) -> Tensor:
 
 def add(g: G, x: Tensor, y: Tensor) -> Tensor:
     a, b = g.rescale(x, I32, 2.0**19, izp=-5), g.rescale(y, I32, 0.7 * 2.0**19, izp=-5)
-    return g.rescale(g.op("ADD", a, b), I8, 2.0**-20, ozp=-5)
+    return g.rescale(g.op("ADD", a, b), I8, 2.0**-19, ozp=-5)
 
 
 def _head(g: G, x: Tensor, classes: int) -> G:
     size = x.shape[1], x.shape[2]
-    attrs = {"kernel": size, "stride": (1, 1), "pad": (0, 0, 0, 0), "acc_type": "int32", "input_zp": -5, "output_zp": -5}
+    attrs = {
+        "kernel": size,
+        "stride": (1, 1),
+        "pad": (0, 0, 0, 0),
+        "acc_type": "int32",
+        "input_zp": -5,
+        "output_zp": -5,
+    }
     return g.out(x, conv(g, g.op("AVG_POOL2D", x, **attrs), classes, 1, relu=False))
 
 

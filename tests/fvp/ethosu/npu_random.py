@@ -12,7 +12,9 @@ def _pick(rng: np.random.Generator, *values: int) -> int:
     return int(rng.choice(values))
 
 
-def _window(rng: np.random.Generator, x: Tensor, dilate: bool = True) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
+def _window(
+    rng: np.random.Generator, x: Tensor, dilate: bool = True
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
     kernel, dilation, pads = [], [], []
     for size in x.shape[1:3]:
         d = _pick(rng, 1, 1, 1, 2) if dilate else 1
@@ -72,7 +74,9 @@ def convolve(g: G, x: Tensor, depthwise: bool, channels: int = 0) -> Tensor:
         y = g.conv(x, o, kernel, stride, dilation, pad, zp, weights=(-spread, spread), sparse=rng.random() < 0.15)
         k = kernel[0] * kernel[1] * x.shape[3] * max(1, spread * spread // 16129)
     rounding = "double" if rng.random() < 0.2 and x.dtype is I8 else "single"
-    return g.rescale(y, x.dtype, _conv_scale(k, x.dtype), ozp=_zp(rng, x.dtype), per_channel=rng.random() < 0.7, rounding=rounding)
+    return g.rescale(
+        y, x.dtype, _conv_scale(k, x.dtype), ozp=_zp(rng, x.dtype), per_channel=rng.random() < 0.7, rounding=rounding
+    )
 
 
 def operator(seed: int) -> tuple[G, str]:
@@ -81,7 +85,9 @@ def operator(seed: int) -> tuple[G, str]:
     rng = g.rng
     dtype = I8 if rng.random() < 0.75 else I16
     x = g.input(_shape(rng), dtype)
-    kind = rng.choice(["conv", "depthwise", "max", "avg", "ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM", "rescale", "matmul", "table"])
+    kind = rng.choice(
+        ["conv", "depthwise", "max", "avg", "ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM", "rescale", "matmul", "table"]
+    )
     if kind in ("conv", "depthwise"):
         y = convolve(g, x, kind == "depthwise")
     elif kind in ("max", "avg"):
@@ -99,7 +105,9 @@ def operator(seed: int) -> tuple[G, str]:
     elif kind == "rescale":
         out = I8 if rng.random() < 0.5 else I16
         up = 1.0 if out is dtype else 200.0 if out is I16 else 1 / 300.0
-        y = g.rescale(x, out, up * rng.uniform(0.3, 1.4), izp=_zp(rng, dtype), ozp=_zp(rng, out), per_channel=rng.random() < 0.5)
+        y = g.rescale(
+            x, out, up * rng.uniform(0.3, 1.4), izp=_zp(rng, dtype), ozp=_zp(rng, out), per_channel=rng.random() < 0.5
+        )
     elif kind == "matmul":
         n, h, w, c = x.shape
         g.graph.inputs.clear()
@@ -137,7 +145,13 @@ def network(seed: int) -> tuple[G, str, dict[str, object]]:
         elif kind == "concat" and same:
             x = g.op("CONCAT", x, same[0], axis=3)
         elif kind == "pool" and min(x.shape[1:3]) >= 4:
-            x = g.op("MAX_POOL2D", g._trim(x, [0, -(x.shape[1] % 2), 0, -(x.shape[2] % 2)])[0], kernel=(2, 2), stride=(2, 2), pad=(0, 0, 0, 0))
+            x = g.op(
+                "MAX_POOL2D",
+                g._trim(x, [0, -(x.shape[1] % 2), 0, -(x.shape[2] % 2)])[0],
+                kernel=(2, 2),
+                stride=(2, 2),
+                pad=(0, 0, 0, 0),
+            )
         elif kind == "table":
             x = g.op("TABLE", x, g.random((256,), I8, -128, 127))
         elif kind == "slice" and x.shape[3] > 20:
