@@ -1,6 +1,6 @@
 # make demo   train, quantize, compile and verify a small network
 # make test   lint, types and all tests, with the stock ExecuTorch runtime
-# make bench  the model set and the compile times, beside ExecuTorch's
+# make bench  the model set, its files in the stock runtime, and compile times, beside ExecuTorch's (an hour)
 #
 # Each sets up what it needs on a fresh machine: two virtual environments, since the pins of the stock runtime's
 # viewers contradict those of tosa-tools. A stamp in each makes the next call fast.
@@ -69,6 +69,9 @@ zoo: $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/zoo.py --models $(MODELS) --targets $(TARGETS) --json build/zoo.json
 
 bench: zoo $(INTEROP)/.peer
+	$(VENV)/bin/python benchmarks/zoo.py --models $(MODELS) --targets ethos-u85-256 --io-layout channels_last \
+	  --only mobilenet_v1_025,mobilenet_v2,mobilenet_v3_small,resnet8 --json build/zoo-channels-last.json
+	$(VENV)/bin/python benchmarks/interop.py --models $(MODELS) --targets $(TARGETS)
 	$(VENV)/bin/python benchmarks/compile_time.py --models $(MODELS)
 
 clean:

@@ -86,10 +86,11 @@ class EthosUPartitioner:
                 break
         cpu_ops = [cpu_op(n, reasons.get(n)) for n in sorted(reasons, key=order.__getitem__) if is_compute(n)]
         result = replace(program, delegates=dict(program.delegates), cpu_ops=[*program.cpu_ops, *cpu_ops])
+        moved: dict[fx.Node, fx.Node] = {}
         for p, delegate in zip(partitions, delegates, strict=True):
             key = f"{program.name}_{len(result.delegates)}"
             result.delegates[key] = delegate  # type: ignore[assignment]
-            insert_call(program.graph, key, p)
+            insert_call(program.graph, key, p, moved)
         sort(program.graph)
         program.graph.eliminate_dead_code()
         program.graph.lint()
@@ -316,11 +317,11 @@ def _unit(node: fx.Node, p: Partition) -> set[fx.Node]:
     return {n for n in unit if not is_quantize(n)}
 
 
-def insert_call(graph: fx.Graph, key: str, p: Partition) -> None:
-    """Puts the delegate call in place of the partition's nodes."""
-    last = p.nodes[-1]
-    with graph.inserting_after(last):
-        call = graph.call_function(call_delegate, (key, *p.inputs))
+def insert_call(graph: fx.Graph, key: str, p: Partition, moved: dict[fx.Node, fx.Node]) -> None:
+    """Puts the delegate call in place of the partition's nodes. ``moved`` has the results of earlier calls under the nodes
+    that they replaced, and gets those of this one."""
+    with graph.inserting_after(p.nodes[-1]):
+        call = graph.call_function(call_delegate, (key, *(moved.get(n, n) for n in p.inputs)))
     call.meta["val"] = tuple(n.meta["val"] for n in p.outputs)
     members = set(p.nodes)
     at = call
@@ -328,7 +329,7 @@ def insert_call(graph: fx.Graph, key: str, p: Partition) -> None:
         with graph.inserting_after(at):
             item = graph.call_function(operator.getitem, (call, i))
         item.meta = dict(node.meta)
-        at = item
+        at = moved[node] = item
         for user in list(node.users):
             if user not in members:
                 user.replace_input_with(node, item)

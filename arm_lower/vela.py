@@ -117,7 +117,8 @@ class VelaResult:
         memories: Peak bytes used of each memory.
         layers: In execution order.
         settings: The setting that won, as text.
-        tried: Every setting tried with (total cycles, SRAM bytes); a refused one is left out.
+        tried: Every setting tried with (cycles as `cost` counts them, SRAM bytes); a refused one is left out.
+        decode_cycles: Cycles that Vela's total leaves out: layers of U85 that wait for the weight decoder.
     """
 
     command_stream: bytes
@@ -135,6 +136,7 @@ class VelaResult:
     layers: list[Layer]
     settings: str
     tried: dict[str, tuple[int, int]]
+    decode_cycles: int = 0
 
 
 Runner = Callable[[Sequence[Job]], "list[Raw | str]"]
@@ -184,16 +186,16 @@ def _first_round(spec: EthosUCompileSpec, size: int, done: dict[Setting, Raw]) -
     limit, off = spec.arena_limit, spec.options.disabled
     if spec.options.optimise:
         return [Setting(spec.options.optimise, limit, off)]
-    first = Setting("Performance", limit, off)
-    smallest = Setting("Size", limit, off)
-    if spec.effort == "fast":
-        return [first] if spec.sram_limit is None else [first, smallest]
-    no_cascades = Setting("Performance", limit, (*off, "Cascading"))
+    fastest, smallest = Setting("Performance", limit, off), Setting("Size", limit, off)
     if spec.effort == "max":
-        return list(dict.fromkeys([first, smallest, no_cascades, Setting("Size", limit, (*off, "Cascading"))]))
-    if spec.family == "u85":
-        return [first, smallest, no_cascades]
-    return [first, smallest] if size <= _SEARCH_BYTES or spec.sram_limit is not None else [first]
+        uncascaded = [Setting(s.optimise, limit, (*off, "Cascading")) for s in (fastest, smallest)]
+        return [fastest, smallest, *(s for s in uncascaded if "Cascading" not in off)]
+    if spec.sram_limit is not None:
+        return [fastest, smallest]
+    # Size never won on a large graph of U55: unbuffered weights cost far more there than on U85.
+    if spec.effort == "fast" or (size > _SEARCH_BYTES and spec.family != "u85"):
+        return [fastest]
+    return [fastest, smallest]
 
 
 def _smaller_arena(spec: EthosUCompileSpec, size: int, done: dict[Setting, Raw]) -> list[Setting]:
@@ -205,22 +207,42 @@ def _smaller_arena(spec: EthosUCompileSpec, size: int, done: dict[Setting, Raw])
     low, high = small["scratch"][0], fast["scratch"][0]
     if low >= high or (size > _SEARCH_BYTES and spec.effort != "max"):
         return []
-    parts = _ARENA_PARTS["max" if spec.effort == "max" else "small" if size <= _ALONE_BYTES else "large"]
+    parts = _ARENA_PARTS["max" if spec.effort == "max" else "small" if size <= _ALONE_BYTES else spec.family]
     return [Setting("Performance", low + (high - low) * part // 60, off) for part in parts]
 
 
 # In sixtieths of the way from the smallest arena to the one Vela takes when it is free.
-_ARENA_PARTS = {"small": (6, 12, 20, 30, 45), "large": (12, 30), "max": tuple(range(0, 60, 5))}
+_ARENA_PARTS = {
+    "small": (0, 6, 12, 20, 30, 45),
+    "u55": (12, 30),
+    "u65": (12, 30),
+    "u85": (0, 30),
+    "max": tuple(range(0, 60, 4)),
+}
+
+
+def cost(raw: Raw) -> int:
+    """Cycles to compare settings by: Vela's total, and for each layer what its weight decoder takes longer.
+
+    Vela picks U85's fast (larger) weight format by the decoder's speed, but leaves the decoder out of its total. The
+    Size strategy takes the smaller format, which then looks free though a batch-1 linear layer may take twice as long.
+    """
+    return raw["total_cycles"] + _decode_cycles(raw)
+
+
+def _decode_cycles(raw: Raw) -> int:
+    decode = {row["id"]: int(row["wd_cycles"] or 0) for row in _rows(raw["decode"])}
+    return sum(max(0, decode.get(row["id"], 0) - int(row["op_cycles"])) for row in _rows(raw["perf"]))
 
 
 def _choose(spec: EthosUCompileSpec, results: dict[Setting, Raw]) -> Setting:
-    """Fewest total cycles; among those within the tolerance the least SRAM, then the fewest cycles, then the first."""
+    """Lowest cost; among those within the tolerance the least SRAM, then the lowest cost, then the first tried."""
     fitting = {s: r for s, r in results.items() if spec.sram_limit is None or _sram(spec, r) <= spec.sram_limit}
     if not fitting:
         raise _too_big(spec, min(_sram(spec, r) for r in results.values()))
-    fastest = min(r["total_cycles"] for r in fitting.values())
-    close = {s: r for s, r in fitting.items() if r["total_cycles"] <= fastest * (1 + CYCLE_TOLERANCE)}
-    return min(close, key=lambda s: (_sram(spec, close[s]), close[s]["total_cycles"]))
+    costs = {s: cost(r) for s, r in fitting.items()}
+    close = [s for s in fitting if costs[s] <= min(costs.values()) * (1 + CYCLE_TOLERANCE)]
+    return min(close, key=lambda s: (_sram(spec, fitting[s]), costs[s]))
 
 
 def _sram(spec: EthosUCompileSpec, raw: Raw) -> int:
@@ -323,7 +345,8 @@ def _result(
         memories=raw["memories"],
         layers=layers,
         settings=str(setting),
-        tried={str(s): (r["total_cycles"], _sram(spec, r)) for s, r in results.items()},
+        tried={str(s): (cost(r), _sram(spec, r)) for s, r in results.items()},
+        decode_cycles=_decode_cycles(raw),
     )
 
 
@@ -405,7 +428,7 @@ def clean(text: str) -> str:
 def _too_big(spec: EthosUCompileSpec, needed: int) -> ArmLowerError:
     limit = spec.sram_limit or 0
     return ArmLowerError(
-        f"sram_limit does not fit: at least {needed} bytes of SRAM needed, {limit} available, {needed - limit} too many",
+        f"sram_limit does not fit: {needed} bytes of SRAM needed, {limit} available, {needed - limit} too many",
         "raise sram_limit, use a smaller input or narrower layers before the largest feature maps"
         + ("" if spec.effort == "max" else ", or try effort='max'"),
     )

@@ -41,7 +41,8 @@ class Table(TypedDict):
 
 
 class Raw(TypedDict):
-    """A ``CompiledRawModel``, copied. ``scratch`` and ``scratch_fast`` are (bytes, region)."""
+    """A ``CompiledRawModel``, copied. ``scratch`` and ``scratch_fast`` are (bytes, region); ``decode`` is the table
+    of the cycles that U85's weight decoder needs for each operator."""
 
     command_stream: bytes
     read_only: bytes
@@ -58,6 +59,7 @@ class Raw(TypedDict):
     memories: dict[str, int]
     perf: Table
     source: Table
+    decode: Table
 
 
 def compile_raw(job: Job) -> Raw | str:
@@ -86,6 +88,7 @@ def compile_raw(job: Job) -> Raw | str:
         "memories": {str(name): int(m.peakUsage) for name, m in report.memories.items()},
         "perf": _table(tables, "perf"),
         "source": _table(tables, "source"),
+        "decode": _table(tables, "perf_debug_wd"),
     }
 
 

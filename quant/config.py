@@ -12,11 +12,11 @@ from torchao.quantization.pt2e.observer import (
     MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
-    PerChannelMinMaxObserver,
 )
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from arm_lower.errors import QuantizationError
+from quant.observers import PerChannelWeightObserver, RangeObserver
 
 ObserverFactory = Callable[..., Any]
 
@@ -92,8 +92,8 @@ def get_symmetric_quantization_config(
             observer=weight_observer or default, averaging_constant=1.0
         )
     else:
-        activation_ctr = act_observer or MinMaxObserver
-        weight_ctr = weight_observer or (PerChannelMinMaxObserver if is_per_channel else MinMaxObserver)
+        activation_ctr = act_observer or RangeObserver
+        weight_ctr = weight_observer or (PerChannelWeightObserver if is_per_channel else MinMaxObserver)
     activation = QuantizationSpec(
         dtype=torch.int8,
         observer_or_fake_quant_ctr=activation_ctr,

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from quant.annotate.context import argument, is_constant
+from arm_lower.errors import QuantizationError
+from quant.annotate.context import argument, constant, is_constant
 
 aten = torch.ops.aten
 log = logging.getLogger(__name__)
@@ -129,16 +130,6 @@ def drop_identities(gm: fx.GraphModule) -> None:
         if node.op == "call_function" and node.target in _IDENTITIES and argument(node, 2, False) is False:
             node.replace_all_uses_with(node.args[0])
             gm.graph.erase_node(node)
-
-
-def constant(gm: fx.GraphModule, node: object) -> torch.Tensor | None:
-    """The parameter or buffer that ``node`` reads, or None."""
-    if not isinstance(node, fx.Node) or node.op != "get_attr":
-        return None
-    value: Any = gm
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value if isinstance(value, torch.Tensor) else None
 
 
 def add_constant(gm: fx.GraphModule, before: fx.Node, name: str, value: torch.Tensor, like: fx.Node) -> fx.Node:
@@ -296,6 +287,25 @@ INFERENCE_PASSES: tuple[Pass, ...] = (
     fold_batch_norms,
 )
 TRAINING_PASSES: tuple[Pass, ...] = (positional_tensors, functionalize)
+
+
+def check_evaluation(gm: fx.GraphModule) -> None:
+    """Raises if the model was exported in training mode.
+
+    Raises:
+        QuantizationError: Names the first dropout or batch norm that trains.
+    """
+    for node in gm.graph.nodes:
+        if node.op != "call_function":
+            continue
+        trains = (node.target in _IDENTITIES and argument(node, 2, False) is True) or (
+            node.target is aten.batch_norm.default and argument(node, 5) is True
+        )
+        if trains:
+            raise QuantizationError(
+                f"{node.name} ({node.target}) is in training mode",
+                "call model.eval() before torch.export.export; for training use prepare_qat_pt2e",
+            )
 
 
 def normalize(gm: fx.GraphModule, is_qat: bool) -> fx.GraphModule:

@@ -9,7 +9,8 @@ from torch.export import ExportedProgram
 from torchao.quantization.pt2e import quantize_pt2e
 
 from arm_lower.errors import QuantizationError
-from quant.graph import merge_duplicates, normalize, strip_guards
+from quant.graph import check_evaluation, merge_duplicates, normalize, strip_guards
+from quant.observers import RangeObserver
 from quant.quantizer import EthosUQuantizer
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,14 @@ def prepare_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQuant
     """
     gm = _graph_module(model)
     normalize(gm, is_qat=False)
-    return quantize_pt2e.prepare_pt2e(gm, quantizer)
+    check_evaluation(gm)
+    prepared = quantize_pt2e.prepare_pt2e(gm, quantizer)
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    called = [modules[node.target] for node in prepared.graph.nodes if node.op == "call_module"]
+    for observer in set(called):
+        if isinstance(observer, RangeObserver):
+            observer.places = called.count(observer)
+    return prepared
 
 
 def prepare_qat_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQuantizer) -> fx.GraphModule:

@@ -10,8 +10,10 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from arm_lower.errors import QuantizationError
 from quant.annotate import Annotator
+from quant.annotate.elementwise import gentle_function
 from quant.config import QuantizationConfig, get_symmetric_quantization_config
 from quant.graph import normalize
+from quant.observers import RangeObserver
 
 
 class EthosUQuantizer(Quantizer):  # type: ignore[misc]
@@ -33,6 +35,7 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         self._io: QuantizationConfig | None = None
         self._names: dict[str, QuantizationConfig | None] = {}
         self._types: dict[str, QuantizationConfig | None] = {}
+        self._readers: dict[Any, list[fx.Node]] = {}
 
     def set_global(self, config: QuantizationConfig | None) -> EthosUQuantizer:
         """Config of every operator that no filter names."""
@@ -76,8 +79,19 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         """
         self._check_filters(model)
         configs = {node: self._config(node) for node in model.graph.nodes}
-        Annotator(model, lambda node: configs.get(node), self.is_qat, self._io).run()
+        annotator = Annotator(model, configs.get, self.is_qat, self._io)
+        annotator.run()
+        self._readers = annotator.readers
         return model
+
+    def prepare_obs_or_fq_callback(self, model: fx.GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
+        """Tells the observer of a tensor that only functions of one variable read what these functions are."""
+        for place, readers in self._readers.items():
+            observer = edge_or_node_to_obs_or_fq.get(place)
+            if isinstance(observer, RangeObserver) and readers:
+                functions = [gentle_function(model, reader) for reader in readers]
+                observer.functions = tuple(f for f in functions if f is not None) if all(functions) else ()
+        self._readers = {}
 
     def validate(self, model: fx.GraphModule) -> None:
         """Nothing to do: `annotate` only makes annotations that hold."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from arm_lower.errors import ArmLowerError, TosaError
 from arm_lower.tosa.ir import DType, Graph, Tensor
-from arm_lower.tosa.serialize import Signature, signature, to_flatbuffer
+from arm_lower.tosa.serialize import from_flatbuffer, signature, to_flatbuffer
 
 Array = npt.NDArray[np.generic]
 
@@ -28,36 +28,80 @@ log = logging.getLogger(__name__)
 
 _stdio = threading.Lock()
 
-# Operators whose bad index values make the reference model abort the process instead of failing.
-_MAY_ABORT = frozenset({"GATHER", "SCATTER"})
 _NOT_CROSSING = (DType.INT4, DType.INT48)
+# Operators whose result has the values of their first input and no others.
+_SAME_VALUES = frozenset({"RESHAPE", "TRANSPOSE", "REVERSE", "TILE", "IDENTITY", "SLICE"})
 
 
 def run(graph: Graph | bytes, inputs: Sequence[Array], *, level_8k: bool = False) -> list[Array]:
-    """Runs a graph, or a TOSA flatbuffer, and returns its outputs.
+    """Runs a graph, or a TOSA flatbuffer, once; see `ReferenceModel`."""
+    return ReferenceModel(graph, level_8k=level_8k).run(inputs)
+
+
+class ReferenceModel:
+    """A graph, or a TOSA flatbuffer, ready to run.
 
     Args:
         graph: The graph or the file's bytes.
-        inputs: One array for each graph input, of its shape and its numpy type (`DType.numpy`).
         level_8k: Also fail if a limit of TOSA's level 8K is exceeded.
 
-    Returns:
-        The outputs in the graph's order. Integer TOSA is exact: they are the only right result.
+    Attributes:
+        signature: Inputs, outputs and operators.
 
     Raises:
-        ArmLowerError: The inputs do not fit, or the reference model refuses the graph or calls its result
-            unpredictable (a REQUIRE of the specification fails, as an int32 overflow does); with its own words.
         TosaError: The bytes are no TOSA file.
+        ArmLowerError: An input or output has a type that the reference model's API lacks.
     """
-    data = graph if isinstance(graph, bytes) else to_flatbuffer(graph)
-    sig = signature(data)
-    arrays = check_inputs(sig.inputs, inputs)
-    for t in (*sig.inputs, *sig.outputs):
-        if t.dtype in _NOT_CROSSING:
-            raise ArmLowerError(f"graph input or output {t.name!r} is {t.dtype}, which the model's API lacks",
-                                "end the graph before it or after its RESCALE")
-    isolated = not _MAY_ABORT.isdisjoint(sig.operators)
-    return (_run_isolated if isolated else _run_here)(data, sig, arrays, level_8k)
+
+    def __init__(self, graph: Graph | bytes, *, level_8k: bool = False) -> None:
+        self.data = graph if isinstance(graph, bytes) else to_flatbuffer(graph)
+        self.level = "EIGHTK" if level_8k else "NONE"
+        self.signature = signature(self.data)
+        for t in (*self.signature.inputs, *self.signature.outputs):
+            if t.dtype in _NOT_CROSSING:
+                raise ArmLowerError(f"graph input or output {t.name!r} is {t.dtype}, which the model's API lacks",
+                                    "end the graph before it or after its RESCALE")
+        indexed = not {"GATHER", "SCATTER"}.isdisjoint(self.signature.operators)
+        self._indices = _index_limits(from_flatbuffer(self.data)) if indexed else {}
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs in the graph's order. Integer TOSA is exact: they are the only right result.
+
+        Args:
+            inputs: One array for each graph input, of its shape and its numpy type (`DType.numpy`).
+
+        Raises:
+            ArmLowerError: The inputs do not fit, or the reference model refuses the graph or calls its result
+                unpredictable (a REQUIRE of the specification fails, as an int32 overflow does); with its own words.
+        """
+        arrays = check_inputs(self.signature.inputs, inputs)
+        safe = self._indices is not None and all(
+            0 <= arrays[i].min() and arrays[i].max() < limit for i, limit in self._indices.items())
+        outputs = (_run_here if safe else _run_isolated)(self.data, arrays, self.level)
+        for t, array in zip(self.signature.outputs, outputs):
+            if array.shape != t.shape or array.dtype != t.dtype.numpy:
+                raise TosaError(f"output {t.name!r} came out as {array.dtype} {list(array.shape)}, "
+                                f"the graph says {t.dtype} {list(t.shape)}")
+        return outputs
+
+
+def _index_limits(graph: Graph) -> dict[int, int] | None:
+    """Graph inputs whose values are indices, with the number that they must be below; None if an index is computed or
+    a constant one is out of range: it makes the reference model abort the process, where others only fail."""
+    producers = graph.producers()
+    limits: dict[int, int] = {}
+    for op in graph.ops:
+        if op.kind not in ("GATHER", "SCATTER"):
+            continue
+        limit, source = op.inputs[0].shape[1], op.inputs[1]
+        while source in producers and producers[source].kind in _SAME_VALUES:
+            source = producers[source].inputs[0]
+        if source in graph.inputs:
+            index = graph.inputs.index(source)
+            limits[index] = min(limit, limits.get(index, limit))
+        elif source.data is None or source.size and not 0 <= source.data.min() <= source.data.max() < limit:
+            return None
+    return limits
 
 
 def check_inputs(wanted: Sequence[Tensor], inputs: Sequence[Array]) -> list[Array]:
@@ -79,12 +123,12 @@ def check_inputs(wanted: Sequence[Tensor], inputs: Sequence[Array]) -> list[Arra
     return arrays
 
 
-def _run_here(data: bytes, sig: Signature, arrays: Sequence[Array], level_8k: bool) -> list[Array]:
+def _run_here(data: bytes, arrays: Sequence[Array], level: str) -> list[Array]:
     import tosa_reference_model as model
 
     with _captured() as said:
         try:
-            outputs, status = model.run(data, list(arrays), tosa_level="EIGHTK" if level_8k else "NONE")
+            outputs, status = model.run(data, list(arrays), tosa_level=level)
         except ValueError as error:
             outputs, status = [], str(error)
     text = said()
@@ -92,14 +136,6 @@ def _run_here(data: bytes, sig: Signature, arrays: Sequence[Array], level_8k: bo
         raise _failure(getattr(status, "name", str(status)), text)
     if text:
         log.debug("reference model: %s", text)
-    return _checked_outputs(sig, outputs)
-
-
-def _checked_outputs(sig: Signature, outputs: Sequence[Array]) -> list[Array]:
-    for t, array in zip(sig.outputs, outputs):
-        if array.shape != t.shape or array.dtype != t.dtype.numpy:
-            raise TosaError(f"output {t.name!r} came out as {array.dtype} {list(array.shape)}, "
-                            f"the graph says {t.dtype} {list(t.shape)}")
     return list(outputs)
 
 
@@ -118,19 +154,19 @@ np.savez(folder / "out.npz", **{f"a{i}": a for i, a in enumerate(outputs)})
 """
 
 
-def _run_isolated(data: bytes, sig: Signature, arrays: Sequence[Array], level_8k: bool) -> list[Array]:
+def _run_isolated(data: bytes, arrays: Sequence[Array], level: str) -> list[Array]:
     """The same in a child process, for graphs whose input values may abort the reference model."""
     with tempfile.TemporaryDirectory(prefix="tosa-ref-") as name:
         folder = Path(name)
         (folder / "graph.tosa").write_bytes(data)
         arguments: dict[str, Any] = {f"a{i}": a for i, a in enumerate(arrays)}
         np.savez(folder / "in.npz", **arguments)
-        child = subprocess.run([sys.executable, "-c", _CHILD, name, "EIGHTK" if level_8k else "NONE"],
+        child = subprocess.run([sys.executable, "-c", _CHILD, name, level],
                                capture_output=True, text=True, errors="replace", check=False)
         if child.returncode != 0 or not (folder / "out.npz").exists():
             raise _failure(f"exit code {child.returncode}", child.stdout + child.stderr)
         with np.load(folder / "out.npz") as z:
-            return _checked_outputs(sig, [z[f"a{i}"] for i in range(len(z.files))])
+            return [z[f"a{i}"] for i in range(len(z.files))]
 
 
 def _failure(status: str, text: str) -> ArmLowerError:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from arm_lower.edge.program import EdgeProgram
 
 QUANTIZE_TARGETS = frozenset({"quantize_per_tensor", "quantize_per_channel"})
 DEQUANTIZE_TARGETS = frozenset({"dequantize_per_tensor", "dequantize_per_channel"})
@@ -113,3 +116,19 @@ def tensors(value: Any) -> Iterable[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors(item)
+
+
+def copy_program(program: EdgeProgram) -> EdgeProgram:
+    """A program with a graph of its own; constants, delegates and values are shared with the original."""
+    graph = fx.Graph()
+    outputs = graph.graph_copy(program.graph, {})
+    graph.output(outputs)
+    module = fx.GraphModule(program.graph_module, graph)
+    module.meta = dict(program.graph_module.meta)
+    return replace(
+        program,
+        graph_module=module,
+        constants=dict(program.constants),
+        delegates=dict(program.delegates),
+        cpu_ops=list(program.cpu_ops),
+    )

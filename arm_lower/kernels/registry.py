@@ -40,12 +40,14 @@ class Argument:
         index: Position among the functional operator's arguments; the value for the kernel is found there.
         type: TorchScript type as text: ``Tensor``, ``Optional[int]``, ``List[int]``, ``number``, ...
         default: Default of the functional operator.
+        length: Length that a single number stands for in a list argument (``int[2]``), else 0.
     """
 
     name: str
     index: int
     type: str
     default: object = None
+    length: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _match(schema: torch._C.FunctionSchema, target: OpOverload) -> Kernel | None
         if source is None or index in used or not _same_type(str(arg.type), str(source.type)):
             return None
         used.add(index)
-        arguments.append(Argument(arg.name, index, str(arg.type), source.default_value))
+        arguments.append(Argument(arg.name, index, str(arg.type), source.default_value, source.N or 0))  # type: ignore[attr-defined]
     unused = {a.name for i, a in position.items() if i not in used}
     if not unused <= _IMPLIED_BY_OUT or not _returns_fit(outs, target):
         return None

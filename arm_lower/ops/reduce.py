@@ -14,6 +14,7 @@ from arm_lower.tosa.ir import DType, Tensor
 
 # AVG_POOL2D takes a whole map up to this many rows and pixels
 MAX_POOL_ROWS, MAX_POOL_AREA = 256, 65536
+MAX_AXIS = 65536
 
 
 def axes_of(x: Value, dims: Sequence[int] | int | None) -> list[int]:
@@ -34,7 +35,7 @@ def summed(b: Builder, x: Value, axes: Sequence[int], count: int, keepdim: bool)
     q = quant(x)
     x = unflattened(x, b)
     t: Tensor = b.rescale(x.tensor, 1.0, DType.INT32, input_zp=q.zero_point)
-    for run in runs(sorted(x.perm[a] for a in axes if x.shape[a] != 1)):
+    for run in runs(sorted(x.perm[a] for a in axes if x.shape[a] != 1), t.shape):
         shape = t.shape
         merged = int(np.prod([shape[a] for a in run]))
         t = b.reshape(t, (*shape[:run[0]], merged, *shape[run[-1] + 1:]))
@@ -44,12 +45,12 @@ def summed(b: Builder, x: Value, axes: Sequence[int], count: int, keepdim: bool)
     return accumulator(lambda y, qy: view(Value(y, x.perm, tuple(y.shape[p] for p in x.perm), qy), shape), t, q.scalar / count, shape, b)
 
 
-def runs(axes: Sequence[int]) -> list[list[int]]:
-    """Neighbouring axes together: [1, 2, 4] -> [[1, 2], [4]]."""
+def runs(axes: Sequence[int], shape: Sequence[int]) -> list[list[int]]:
+    """Neighbouring axes together, while their product is a legal axis: [1, 2, 4] -> [[1, 2], [4]]; later axes first."""
     groups: list[list[int]] = []
-    for a in axes:
-        if groups and groups[-1][-1] + 1 == a:
-            groups[-1].append(a)
+    for a in reversed(axes):
+        if groups and groups[-1][0] - 1 == a and np.prod([shape[i] for i in (a, *groups[-1])]) <= MAX_AXIS:
+            groups[-1].insert(0, a)
         else:
             groups.append([a])
     return groups

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from arm_lower.edge.program import CpuOp, Delegate, EdgeProgram
-from arm_lower.program import ExecutorchProgram
 from arm_lower.pte.model import KernelCall, Program
-from arm_lower.report.layout import layout_ops
+from arm_lower.report.layout import Move, layout_moves
 from arm_lower.report.model import Arena, Border, DelegateReport, Layer, Report
-from arm_lower.spec import EthosUCompileSpec
+
+if TYPE_CHECKING:
+    from arm_lower.program import ExecutorchProgram
+    from arm_lower.spec import EthosUCompileSpec
 
 
 def build_report(
@@ -30,8 +33,7 @@ def build_report(
     methods = [program] if isinstance(program, EdgeProgram) else list(program)
     delegates = {name: delegate for method in methods for name, delegate in method.delegates.items()}
     rows = tuple(_delegate(name, d) for name, d in delegates.items())
-    layout = {name: layout_ops(d.tosa) for name, d in delegates.items()}
-    layers = tuple(layer for name, d in delegates.items() for layer in _layers(name, d, layout[name]))
+    layers = tuple(layer for name, d in delegates.items() for layer in _layers(name, d, layout_moves(d.tosa)))
     return Report(
         target=spec.target if spec else "",
         system_config=spec.system_config if spec else "",
@@ -85,9 +87,10 @@ def _delegate(name: str, delegate: Delegate) -> DelegateReport:
     )
 
 
-def _layers(name: str, delegate: Delegate, layout: Mapping[str, str]) -> Iterable[Layer]:
+def _layers(name: str, delegate: Delegate, moves: Mapping[str, Move]) -> Iterable[Layer]:
     for layer in delegate.vela.layers:
         path, _, op = layer.location.rpartition(":")
+        move = moves.get(layer.name)
         yield Layer(
             delegate=name,
             name=layer.name,
@@ -97,7 +100,7 @@ def _layers(name: str, delegate: Delegate, layout: Mapping[str, str]) -> Iterabl
             npu_cycles=layer.npu_cycles,
             op_cycles=layer.op_cycles,
             macs=layer.macs,
-            layout=layout.get(layer.name, ""),
+            layout=move.border if move and move.is_made_by(layer.op) else "",
         )
 
 

@@ -8,7 +8,8 @@ operator that needs it, one for each distinct value, and folded back into attrib
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,22 +217,24 @@ def from_flatbuffer(data: bytes) -> Graph:
     """The graph in a TOSA 1.0 flatbuffer with one region of one block, ours or another compiler's.
 
     Constants that no operator reads as data are dropped. `from_flatbuffer(to_flatbuffer(g))` gives ``g`` again, with
-    default attributes filled in.
+    default attributes filled in and called ``main``: the serializer gives every block that name.
 
     Raises:
         TosaError: No TOSA flatbuffer, another major version, control flow, an operator outside the integer profile,
             or a compile-time operand that is not constant.
     """
-    return _Reader(_block(data)).read()
+    with _corrupt():
+        return _Reader(_block(data)).read()
 
 
 def operator_locations(data: bytes) -> list[str]:
     """Location of each operator of the file, CONST and CONST_SHAPE counted: Vela's ``ext_key`` is an index into it."""
-    block = _block(data)
     found = []
-    for i in range(block.OperatorsLength()):
-        location = block.Operators(i).Location()
-        found.append(_text(location.Text()) if location is not None else "")
+    with _corrupt():
+        block = _block(data)
+        for i in range(block.OperatorsLength()):
+            location = block.Operators(i).Location()
+            found.append(_text(location.Text()) if location is not None else "")
     return found
 
 
@@ -250,9 +253,9 @@ def signature(data: bytes) -> Signature:
     Raises:
         TosaError: As `from_flatbuffer`, but for the operators.
     """
-    block = _block(data)
-    reader = _Reader(block)
-    try:
+    with _corrupt():
+        block = _block(data)
+        reader = _Reader(block)
         wanted = ([_text(block.Inputs(i)) for i in range(block.InputsLength())],
                   [_text(block.Outputs(i)) for i in range(block.OutputsLength())])
         for i in range(block.TensorsLength()):
@@ -260,9 +263,7 @@ def signature(data: bytes) -> Signature:
                 reader.tensor(block.Tensors(i))
         inputs, outputs = (tuple(reader.named(n) for n in names) for names in wanted)
         operators = tuple(_op_name(block.Operators(i).Op()) for i in range(block.OperatorsLength()))
-    except (struct.error, IndexError, TypeError, ValueError) as error:
-        raise TosaError(f"corrupt TOSA flatbuffer: {error}") from error
-    return Signature(inputs, outputs, operators)
+        return Signature(inputs, outputs, operators)
 
 
 def _op_name(number: int) -> str:
@@ -272,16 +273,22 @@ def _op_name(number: int) -> str:
 def _block(data: bytes) -> Any:
     if len(data) < 8 or data[4:8] != b"TOSA":
         raise TosaError(f"not a TOSA flatbuffer: {len(data)} bytes, file id {data[4:8]!r}, allowed is b'TOSA'")
+    root = fb_graph.TosaGraph.GetRootAs(data, 0)
+    version = root.Version()
+    if version is None or version._Major() != VERSION[0]:
+        found = f"{version._Major()}.{version._Minor()}" if version is not None else "missing"
+        raise TosaError(f"TOSA version is {found}, allowed is {VERSION[0]}.x")
+    if root.RegionsLength() != 1 or root.Regions(0).BlocksLength() != 1:
+        raise TosaError("control flow: the file has more or less than one region of one block, allowed is one")
+    return root.Regions(0).Blocks(0)
+
+
+@contextmanager
+def _corrupt() -> Iterator[None]:
+    """What flatbuffers and numpy raise when an offset, a length or a number makes no sense, as one error."""
     try:
-        root = fb_graph.TosaGraph.GetRootAs(data, 0)
-        version = root.Version()
-        if version is None or version._Major() != VERSION[0]:
-            found = f"{version._Major()}.{version._Minor()}" if version is not None else "missing"
-            raise TosaError(f"TOSA version is {found}, allowed is {VERSION[0]}.x")
-        if root.RegionsLength() != 1 or root.Regions(0).BlocksLength() != 1:
-            raise TosaError("control flow: the file has more than one region or block, allowed is one")
-        return root.Regions(0).Blocks(0)
-    except (struct.error, IndexError, TypeError) as error:
+        yield
+    except (struct.error, ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise TosaError(f"corrupt TOSA flatbuffer: {error}") from error
 
 
@@ -294,21 +301,17 @@ class _Reader:
 
     def read(self) -> Graph:
         block = self.block
-        try:
-            for i in range(block.TensorsLength()):
-                self.tensor(block.Tensors(i))
-            for i in range(block.ShapesLength()):
-                shape = block.Shapes(i)
-                values = np.frombuffer(_bytes(shape.DataAsNumpy()), "<i8")
-                self.shapes[_text(shape.Name())] = as_ints(values.tolist())
-            inputs = [self.named(_text(block.Inputs(i))) for i in range(block.InputsLength())]
-            graph = Graph(_text(block.Name()), inputs)
-            constants = (int(ts.Op.CONST), int(ts.Op.CONST_SHAPE))
-            graph.ops = [self.operator(block.Operators(i)) for i in range(block.OperatorsLength())
-                         if block.Operators(i).Op() not in constants]
-            graph.outputs = [self.named(_text(block.Outputs(i))) for i in range(block.OutputsLength())]
-        except (struct.error, IndexError, TypeError, ValueError) as error:
-            raise TosaError(f"corrupt TOSA flatbuffer: {error}") from error
+        for i in range(block.TensorsLength()):
+            self.tensor(block.Tensors(i))
+        for i in range(block.ShapesLength()):
+            shape = block.Shapes(i)
+            values = np.frombuffer(_bytes(shape.DataAsNumpy()), "<i8")
+            self.shapes[_text(shape.Name())] = as_ints(values.tolist())
+        graph = Graph(_text(block.Name()), [self.named(_text(block.Inputs(i))) for i in range(block.InputsLength())])
+        constants = (int(ts.Op.CONST), int(ts.Op.CONST_SHAPE))
+        graph.ops = [self.operator(block.Operators(i)) for i in range(block.OperatorsLength())
+                     if block.Operators(i).Op() not in constants]
+        graph.outputs = [self.named(_text(block.Outputs(i))) for i in range(block.OutputsLength())]
         return graph
 
     def tensor(self, t: Any) -> None:

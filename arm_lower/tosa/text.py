@@ -26,6 +26,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -107,6 +108,15 @@ def _typed(t: Tensor) -> str:
     return f"{_name(t.name)}: {t.dtype}[{','.join(map(str, t.shape))}]"
 
 
+def _fits(value: Any, dtype: DType) -> bool:
+    """Whether a JSON value is a value of the type."""
+    if dtype is DType.FP32:
+        return isinstance(value, float)
+    if dtype is DType.BOOL:
+        return isinstance(value, bool)
+    return type(value) is int and dtype.range[0] <= value <= dtype.range[1]
+
+
 # -- parsing -------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +194,7 @@ class _Parser:
             try:
                 self.blobs[key] = base64.b64decode(value, validate=True)
             except binascii.Error as error:
-                raise self.error(f"{key} is not base64: {error}") from error
+                raise self.error(f"{key} is not base64") from error
         self.lines = self.lines[:start]
         self.number = 0
 
@@ -223,10 +233,10 @@ class _Parser:
         values = self.json_list()
         if len(values) != size:
             raise self.error(f"{tensor.name} has {len(values)} values, {size} are needed")
-        try:
-            tensor.data = np.array(values, dtype).reshape(tensor.shape)
-        except (OverflowError, ValueError) as error:
-            raise self.error(f"{tensor.name}: {error}") from error
+        for value in values:
+            if not _fits(value, tensor.dtype):
+                raise self.error(f"{tensor.name} has the value {json.dumps(value)}, which is no {tensor.dtype}")
+        tensor.data = np.array(values, dtype).reshape(tensor.shape)
 
     def attribute(self) -> Attr:
         if self.peek().startswith("@"):
@@ -235,7 +245,7 @@ class _Parser:
                 raise self.error(f"an attribute has {len(raw)} bytes of data, a multiple of 8 is needed")
             return as_ints(np.frombuffer(raw, "<i8").tolist())
         if self.peek() == "[":
-            return as_ints(self.json_list())
+            return self.int_list()
         token = self.next("a value")
         try:
             value: Attr = json.loads(token)
@@ -253,7 +263,7 @@ class _Parser:
             raise self.error(f"{dtype!r} is no data type, allowed are {', '.join(DType)}")
         if name in self.tensors:
             raise self.error(f"tensor {name!r} is there twice")
-        self.tensors[name] = Tensor(name, as_ints(self.json_list()), DType(dtype))
+        self.tensors[name] = Tensor(name, self.int_list(), DType(dtype))
         return self.tensors[name]
 
     def used(self) -> Tensor:
@@ -268,16 +278,22 @@ class _Parser:
             raise self.error(f"{key} is not in the data section")
         return self.blobs[key]
 
-    def json_list(self) -> list[int]:
+    def json_list(self) -> list[Any]:
         self.expect("[")
         start = self.at
         while not self.take("]"):
             self.next("a value or ']'")
         try:
-            values: list[int] = json.loads("".join(["[", *self.tokens[start:self.at]]))
+            values: list[Any] = json.loads("".join(["[", *self.tokens[start:self.at]]))
         except ValueError as error:
-            raise self.error(f"bad list: {error}") from error
+            raise self.error(f"bad list: [{''.join(self.tokens[start:self.at])}") from error
         return values
+
+    def int_list(self) -> tuple[int, ...]:
+        values = self.json_list()
+        if not all(type(v) is int for v in values):
+            raise self.error(f"a list of integers is expected, found {json.dumps(values)}")
+        return as_ints(values)
 
     def name(self) -> str:
         return self.string() if self.peek().startswith('"') else self.next("a name")

@@ -67,6 +67,8 @@ class Annotator:
         graph_module: The graph, functional, with ``val`` metadata.
         config_of: Node -> the config that the user's filters give it, or None to leave it in float.
         is_qat: Batch norms are still in the graph, and belong to the convolution before them.
+        readers: After `run`: place of a real activation spec (a node, or an (operand, node) edge) -> the nodes
+            outside the set that read its tensors. Empty for a tensor that leaves the model.
         io_config: Config of the model's inputs and outputs, or None to treat them like any tensor.
     """
 
@@ -78,6 +80,7 @@ class Annotator:
     reads: dict[fx.Node, dict[fx.Node, Key]] = field(default_factory=dict)
     derived: dict[tuple[fx.Node, fx.Node], DerivedQuantizationSpec] = field(default_factory=dict)
     claimed: set[fx.Node] = field(default_factory=set)
+    readers: dict[Any, list[fx.Node]] = field(default_factory=dict)
     _parents: dict[Key, Key] = field(default_factory=dict)
     _specs: dict[Key, Spec] = field(default_factory=dict)
     _shares: list[Share] = field(default_factory=list)
@@ -308,6 +311,10 @@ class Annotator:
             roots[root] = place
             return self._specs[root]
 
+        members: dict[Key, set[fx.Node]] = {}
+        for key in list(self._parents):
+            if isinstance(key, fx.Node):
+                members.setdefault(self._find(key), set()).add(key)
         for node in self.graph_module.graph.nodes:
             inputs: dict[fx.Node, Any] = {}
             for operand, key in self.reads.get(node, {}).items():
@@ -319,6 +326,10 @@ class Annotator:
                 node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(
                     input_qspec_map=inputs, output_qspec=output, allow_implicit_sharing=False, _annotated=True
                 )
+        for key, place in roots.items():
+            tensors = members.get(key, set())
+            inner = {reader for reader in self.reads if reader in tensors}
+            self.readers[place] = [u for t in tensors for u in t.users if u not in inner and u.target is not operator.getitem]
 
 
 def _same_numbers(one: Spec | None, other: Spec) -> bool:
@@ -340,6 +351,16 @@ def is_float_tensor(x: object) -> bool:
 def is_constant(x: object) -> bool:
     """Whether ``x`` reads a parameter or buffer."""
     return isinstance(x, fx.Node) and x.op == "get_attr"
+
+
+def constant(gm: fx.GraphModule, node: object) -> torch.Tensor | None:
+    """The parameter or buffer that ``node`` reads, or None."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    value: Any = gm
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def only_user(node: fx.Node) -> fx.Node | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import fx
 from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec
 
-from quant.annotate.context import ACTIVATIONS, Annotator, aten, has_scalar_bounds, is_constant
+from quant.annotate.context import ACTIVATIONS, Annotator, aten, constant, has_scalar_bounds, is_constant
 from quant.annotate.registry import annotates
 
 
@@ -27,6 +29,43 @@ UNIT_RANGE = fixed_int8(1 / 256, -128)
 
 SIGNED_UNIT_RANGE = fixed_int8(1 / 128, 0)
 """[-1, 1): what tanh produces."""
+
+
+GENTLE = frozenset(
+    {
+        *ACTIVATIONS,
+        aten.celu.default,
+        aten.elu.default,
+        aten.erf.default,
+        aten.gelu.default,
+        aten.hardsigmoid.default,
+        aten.hardswish.default,
+        aten.leaky_relu.default,
+        aten.log_sigmoid.default,
+        aten.mish.default,
+        aten.selu.default,
+        aten.sigmoid.default,
+        aten.silu.default,
+        aten.softplus.default,
+        aten.tanh.default,
+    }
+)
+"""Functions of one variable that are nowhere steep: an observer may weigh its error behind them."""
+
+
+def gentle_function(gm: fx.GraphModule, node: fx.Node) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What ``node`` computes of its first operand, if it is one of `GENTLE` or a prelu (with the quadratic mean
+    of its slopes); else None."""
+    if node.target is aten.prelu.default:
+        slopes = constant(gm, node.args[1])
+        if slopes is None:
+            return None
+        slope = float(slopes.detach().double().square().mean().sqrt())
+        return lambda x: torch.where(x > 0, x, slope * x)
+    if node.target not in GENTLE or len(node.all_input_nodes) != 1:
+        return None
+    target: Callable[..., torch.Tensor] = node.target
+    return lambda x: target(x, *node.args[1:], **node.kwargs)
 
 
 @annotates(

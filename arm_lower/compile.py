@@ -1,0 +1,332 @@
+"""One call from a PyTorch model to a verified ``.pte``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from arm_lower.edge.boundary import BoundaryTensor, describe_boundary, use_channels_last_outputs, use_int8
+from arm_lower.edge.program import Delegate, EdgeProgram
+from arm_lower.errors import ArmLowerError
+from arm_lower.files import check_writable, write_file
+from arm_lower.partition import EthosUPartitioner
+from arm_lower.program import EdgeProgramManager, ExecutorchProgram, to_edge
+from arm_lower.report import Report, build_report
+from arm_lower.spec import EthosUCompileSpec
+
+if TYPE_CHECKING:
+    from quant.config import QuantizationConfig
+    from quant.quantizer import EthosUQuantizer
+
+Array = npt.NDArray[np.generic]
+Progress = Callable[[str, int, int], None]
+Model = nn.Module | ExportedProgram | fx.GraphModule
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """One output of the ``.pte``, run on the host, against the quantized model run in torch.
+
+    Attributes:
+        name: Output name.
+        max_difference: Largest absolute difference over all samples.
+        step: Scale of the quantized output, None for one that is not quantized; ``max_difference / step`` is in LSB.
+        sqnr_db: 10 log10(sum y^2 / sum (y - x)^2).
+    """
+
+    name: str
+    max_difference: float
+    step: float | None
+    sqnr_db: float
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `Compiled.verify` found.
+
+    Attributes:
+        outputs: For each output, the executed file against the quantized model.
+        results: Outputs of the executed file, for each sample.
+    """
+
+    outputs: tuple[OutputCheck, ...]
+    results: tuple[tuple[Array, ...], ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{c.name}: at most {c.max_difference:g}" + (f" ({c.max_difference / c.step:.1f} LSB)" if c.step else "")
+            + f" from the quantized model, SQNR {c.sqnr_db:.1f} dB"
+            for c in self.outputs
+        )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled model.
+
+    Attributes:
+        program: The finished program.
+        report: Costs, and what stayed on the CPU and why.
+        boundary: ``inputs`` and ``outputs`` as the caller sees them, with their quantization.
+        quantized: The quantized model in torch that the file implements, None if the model was given without one.
+    """
+
+    program: ExecutorchProgram
+    report: Report
+    boundary: dict[str, list[BoundaryTensor]]
+    quantized: fx.GraphModule | None = field(default=None, repr=False)
+
+    @property
+    def buffer(self) -> bytes:
+        """The bytes of the ``.pte``."""
+        return self.program.buffer
+
+    @property
+    def delegates(self) -> list[Delegate]:
+        """Delegates in call order."""
+        return [d for method in self.program.methods.values() for d in method.delegates.values()]
+
+    @cached_property
+    def record(self) -> dict[str, bytes]:
+        """File name -> content of the record: each delegate's TOSA under the name that Model Explorer's adapter looks
+        for (the highest tag is the first call), the report, and the quantization of inputs and outputs."""
+        files = {}
+        count = len(self.delegates)
+        for i, delegate in enumerate(self.delegates):
+            spec = dict(delegate.compile_specs).get("tosa_spec", b"TOSA-1.0+INT").decode()
+            files[f"output_tag{count - 1 - i}_{spec}.tosa"] = delegate.tosa_bytes
+        files["report.json"] = self.report.to_json().encode()
+        io = {side: [asdict(t) for t in tensors] for side, tensors in self.boundary.items()}
+        files["io.json"] = (json.dumps(io, indent=2) + "\n").encode()
+        return files
+
+    def save(self, path: str | os.PathLike[str], record: bool = True) -> None:
+        """Writes the ``.pte``, and beside it the folder ``<path>.record`` unless told not to. A record of an earlier
+        compilation there is replaced, or removed.
+
+        Raises:
+            ArmLowerError: It cannot be written; then nothing is left half-written.
+        """
+        target = Path(path)
+        check_writable(target)
+        folder = target.with_suffix(".record")
+        if record:
+            _write_folder(folder, self.record)
+        elif folder.is_dir() and (folder / "report.json").is_file():
+            shutil.rmtree(folder)
+        write_file(target, self.buffer)
+
+    def verify(self, inputs: Iterable[Sequence[Any]]) -> Verification:
+        """Runs the file on the host, delegates on the TOSA reference model and CPU operators in torch, from its own bytes
+        and its record alone, and compares with the quantized model.
+
+        Args:
+            inputs: Samples: argument tuples like the example inputs.
+
+        Raises:
+            ArmLowerError: The inputs do not fit, or there is no quantized model to compare with.
+        """
+        from tosa_ref.compare import sqnr_db
+        from tosa_ref.host import Host
+
+        if self.quantized is None:
+            raise ArmLowerError("there is no quantized model to compare with", "compile from a module or a quantized graph module")
+        samples = [tuple(s) if isinstance(s, (list, tuple)) else (s,) for s in inputs]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.pte"
+            self.save(path)
+            host = Host(path)
+            results = [tuple(host.run([self._given(a, i) for i, a in enumerate(s)])) for s in samples]
+        with torch.no_grad():
+            wanted = [tuple(t.numpy() for t in _tensors(self.quantized(*s))) for s in samples]
+        checks = []
+        for i, tensor in enumerate(self.boundary["outputs"]):
+            found = np.stack([self._real(r[i], tensor) for r in results])
+            expected = np.stack([w[i] for w in wanted])
+            difference = float(np.abs(found.astype(np.float64) - expected).max()) if found.size else 0.0
+            checks.append(OutputCheck(tensor.name, difference, tensor.scale, sqnr_db(expected, found)))
+        return Verification(tuple(checks), tuple(results))
+
+    def _given(self, argument: Any, i: int) -> Any:
+        """An argument as the file wants it: an int8 input is quantized here."""
+        array = argument.detach().numpy() if isinstance(argument, torch.Tensor) else argument
+        tensor = self.boundary["inputs"][i] if i < len(self.boundary["inputs"]) else None
+        if tensor is None or tensor.dtype != "int8" or tensor.scale is None or array.dtype == np.int8:
+            return array
+        return np.clip(np.rint(array / tensor.scale) + (tensor.zero_point or 0), -128, 127).astype(np.int8)
+
+    @staticmethod
+    def _real(array: Array, tensor: BoundaryTensor) -> Array:
+        if tensor.dtype == "int8" and tensor.scale is not None:
+            return (array.astype(np.float32) - (tensor.zero_point or 0)) * np.float32(tensor.scale)
+        return array
+
+
+def compile(
+    model: Model,
+    calibration: Iterable[Any] | None,
+    target: str,
+    *,
+    system_config: str | None = None,
+    memory_mode: str | None = None,
+    quantization: EthosUQuantizer | QuantizationConfig | None = None,
+    sram_limit: int | None = None,
+    io_layout: Literal["contiguous", "channels_last"] = "contiguous",
+    io_dtype: Literal["float", "int8"] = "float",
+    example_inputs: Sequence[Any] | None = None,
+    effort: str = "normal",
+    config_ini: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Compiled:
+    """Quantizes and compiles a model for an Ethos-U NPU.
+
+    Args:
+        model: A module in evaluation mode, an exported program, or a graph module that is quantized already.
+        calibration: Representative samples (argument tuples, or tensors for models of one input); None compiles the model
+            as it is: all on the CPU unless it is quantized already.
+        target: ``ethos-u55-128``, ``ethos-u85-256`` ... (`EthosUCompileSpec`).
+        system_config: Section of Vela's .ini; the target's usual one by default.
+        memory_mode: Likewise.
+        quantization: An `EthosUQuantizer`, or a config for the whole model; int8 by default.
+        sram_limit: Bytes of SRAM for the NPU's scratch; more is an error that says how much is needed.
+        io_layout: ``channels_last``: 4-D inputs and outputs lie NHWC in memory, so that no transpose is left.
+        io_dtype: ``int8``: inputs and outputs are the quantized integers; `Compiled.boundary` has their scales.
+        example_inputs: Arguments to export with; the first calibration sample by default.
+        effort: ``fast``, ``normal`` or ``max``: how many Vela settings are tried.
+        config_ini: A vela.ini of your own.
+        progress: Called with (stage, done, total).
+
+    Raises:
+        ArmLowerError: What is wrong with the target, the model or the data, and what to try.
+    """
+    spec = EthosUCompileSpec(target, system_config=system_config, memory_mode=memory_mode, sram_limit=sram_limit, effort=effort,
+                             config_ini=config_ini)
+    _check_choice("io_layout", io_layout, ("contiguous", "channels_last"))
+    _check_choice("io_dtype", io_dtype, ("float", "int8"))
+    if not isinstance(model, (nn.Module, ExportedProgram)):
+        raise ArmLowerError(f"the model is a {type(model).__name__}", "give a torch.nn.Module, an ExportedProgram or a quantized GraphModule")
+    samples = None if calibration is None else [_arguments(s) for s in calibration]
+    examples = _examples(model, samples, example_inputs, io_layout)
+    seconds: dict[str, float] = {}
+    source: ExportedProgram | fx.GraphModule = _exported(model, examples, seconds)
+    if samples is not None:
+        source = _quantized(source, examples, samples, quantization, seconds, progress)
+    with _stage("edge", seconds):
+        manager = to_edge(source, examples)
+        program = manager.program()
+        if io_layout == "channels_last":
+            use_channels_last_outputs(program)
+        if io_dtype == "int8":
+            use_int8(program)
+        boundary = describe_boundary(program)
+    with _stage("npu", seconds):
+        lowered = EdgeProgramManager({program.name: program}).to_backend(EthosUPartitioner(spec))
+    with _stage("pte", seconds):
+        finished = lowered.to_executorch()
+        _ = finished.buffer
+    methods: list[EdgeProgram] = [lowered.program(name) for name in lowered.methods]
+    reference = source if isinstance(source, fx.GraphModule) else None
+    return Compiled(finished, build_report(methods, finished, seconds, spec), boundary, reference)
+
+
+def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ArmLowerError(f"{name} is {value!r}; allowed are {', '.join(allowed)}")
+
+
+def _arguments(sample: Any) -> tuple[Any, ...]:
+    return tuple(sample) if isinstance(sample, (list, tuple)) else (sample,)
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+
+
+def _examples(model: Model, samples: list[tuple[Any, ...]] | None, given: Sequence[Any] | None, io_layout: str) -> tuple[Any, ...]:
+    if given is not None:
+        examples = tuple(given)
+    elif samples:
+        examples = samples[0]
+    elif isinstance(model, ExportedProgram) and model.example_inputs is not None:
+        examples = tuple(model.example_inputs[0])
+    else:
+        raise ArmLowerError("no calibration data and no example inputs", "give calibration, or example_inputs=(...) to compile without it")
+    if io_layout == "channels_last":
+        return tuple(_channels_last(x) for x in examples)
+    return examples
+
+
+def _channels_last(x: Any) -> Any:
+    if isinstance(x, torch.Tensor) and x.dim() == 4:
+        return x.contiguous(memory_format=torch.channels_last)
+    return x
+
+
+def _exported(model: Model, examples: tuple[Any, ...], seconds: dict[str, float]) -> ExportedProgram | fx.GraphModule:
+    if isinstance(model, (ExportedProgram, fx.GraphModule)):
+        return model
+    if model.training:
+        raise ArmLowerError(f"{type(model).__name__} is in training mode", "call model.eval() first")
+    with _stage("export", seconds):
+        try:
+            return torch.export.export(model, examples)
+        except Exception as error:
+            raise ArmLowerError(f"torch.export cannot export {type(model).__name__}: {_first_line(error)}",
+                                "see the torch.export documentation for what a model may do") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def _quantized(source: ExportedProgram | fx.GraphModule, examples: tuple[Any, ...], samples: list[tuple[Any, ...]],
+               quantization: EthosUQuantizer | QuantizationConfig | None, seconds: dict[str, float], progress: Progress | None) -> fx.GraphModule:
+    from quant import EthosUQuantizer, quantize
+
+    quantizer = quantization if isinstance(quantization, EthosUQuantizer) else EthosUQuantizer()
+    if quantization is not None and quantizer is not quantization:
+        quantizer.set_global(quantization)  # type: ignore[arg-type]
+    if isinstance(source, fx.GraphModule):
+        raise ArmLowerError("calibration was given for a graph module", "give the original module, or calibration=None for one that is quantized")
+    with _stage("quantize", seconds):
+        return quantize(source, examples, samples, quantizer, progress=None if progress is None else lambda i, n: progress("calibration", i, n))
+
+
+@contextmanager
+def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - start
+
+
+def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
+    """A folder with exactly these files, written whole and then moved into place."""
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise ArmLowerError(f"cannot write {folder}: {error.strerror or error}", "choose a writable path") from error
+    try:
+        for name, data in files.items():
+            write_file(temporary / name, data)
+        os.chmod(temporary, 0o755)
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        os.replace(temporary, folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise ArmLowerError(f"cannot write {folder}: {error.strerror or error}", "choose a writable path") from error

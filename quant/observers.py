@@ -1,0 +1,260 @@
+"""Observers: how the range of a quantized tensor is chosen from calibration data.
+
+`RangeObserver` takes the range whose expected squared error on a sample *like* those seen is smallest. Three
+things add up: rounding inside the range, values of the seen samples outside it, and values of an unseen
+sample outside it. The last term is what minimum/maximum and histogram observers leave out. After n samples the
+next one exceeds the largest magnitude with probability 1 / (n + 1), and by an amount that is exponential in
+distribution; its mean is estimated from how far the largest samples lie above the middle ones (the
+peaks-over-threshold estimate of extreme value statistics: Coles, "An Introduction to Statistical Modeling of
+Extreme Values", 2001, chapter 4). So a range is cut where outliers cost less than the steps they widen, and
+has head room where samples differ; with more samples the head room shrinks by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+BINS = 4096
+FOLDS = 16
+SAMPLE_LIMIT = 1 << 16
+"""Elements of one tensor that enter the histogram; more are thinned out evenly."""
+
+HEAD_ROOM = 0.05
+"""Least mean excess of an unseen sample, relative to the largest magnitude seen."""
+
+_FACTORS = torch.linspace(0.0, 2.5, 126, dtype=torch.float64)
+_QUANTILES = -torch.log1p(-(torch.arange(8, dtype=torch.float64) + 0.5) / 8)
+"""Midpoints of eight equally likely slices of the unit exponential distribution."""
+
+
+class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
+    """Observes an activation tensor, or a set of tensors with equal parameters; per tensor, affine.
+
+    Args:
+        dtype, qscheme, quant_min, quant_max, eps: As of torchao's observers.
+
+    Attributes:
+        min_val, max_val: Smallest and largest finite value seen.
+        samples: How many samples were seen.
+        non_finite: Whether an infinity or NaN was seen; they are ignored.
+        places: How often the graph calls this observer in one run.
+        functions: If only these functions of one variable read the tensor, the error is taken behind them, so
+            that no steps are spent where they are flat.
+    """
+
+    def __init__(
+        self,
+        dtype: torch.dtype = torch.int8,
+        qscheme: torch.qscheme = torch.per_tensor_affine,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = 2.0**-40,
+        is_dynamic: bool = False,
+    ) -> None:
+        super().__init__(
+            dtype=dtype, qscheme=qscheme, quant_min=quant_min, quant_max=quant_max, eps=eps, is_dynamic=is_dynamic
+        )
+        self.min_val = math.inf
+        self.max_val = -math.inf
+        self.non_finite = False
+        self.places = 1
+        self.functions: tuple[Function, ...] = ()
+        self._calls = 0
+        self._bound = 0.0
+        self._counts = torch.zeros(0, BINS, dtype=torch.float64)
+        self._lows = torch.zeros(0, dtype=torch.float64)
+        self._highs = torch.zeros(0, dtype=torch.float64)
+
+    @property
+    def samples(self) -> int:
+        return -(-self._calls // self.places)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Notes ``x`` (any shape, float) and returns it unchanged."""
+        if x.numel():
+            self._note(x.detach())
+        return x
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale (float32) and zero point of the chosen range; 1 and 0 if nothing was seen."""
+        if not self._calls or self.min_val > self.max_val:
+            return torch.ones(1), torch.zeros(1, dtype=torch.int64)
+        low, high = self.range()
+        scale, zero_point = self._calculate_qparams(torch.tensor([low]), torch.tensor([high]))
+        return scale, zero_point
+
+    def range(self) -> tuple[float, float]:
+        """The chosen range; it contains 0."""
+        low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)
+        if not low < high:
+            return low, high
+        width = 2 * self._bound / BINS
+        centres = (torch.arange(BINS, dtype=torch.float64) + 0.5) * width - self._bound
+        functions: tuple[Function | None, ...] = self.functions or (None,)
+        error = torch.zeros(len(_FACTORS), len(_FACTORS), dtype=torch.float64)
+        step = (high * _FACTORS[None, :] - low * _FACTORS[:, None]) / (self.quant_max - self.quant_min)
+        for f in functions:
+            weight = float(self._counts.sum()) if f is None else _steepness(self._counts.sum(0), centres, f)
+            error += weight / self.samples * step**2 / 12
+            error += self._clipped(self._counts, centres, self._highs, f)[None, :]
+            mirrored = None if f is None else _mirror(f)
+            error += self._clipped(self._counts.flip(1), centres, -self._lows, mirrored)[:, None]
+        error[step <= 0] = math.inf
+        best = int(torch.argmin(error))
+        return low * float(_FACTORS[best // len(_FACTORS)]), high * float(_FACTORS[best % len(_FACTORS)])
+
+    # ---- statistics ----------------------------------------------------------------------------------
+
+    def _note(self, values: torch.Tensor) -> None:
+        flat = values.flatten().float()
+        low, high = (float(v) for v in torch.aminmax(flat))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            self.non_finite = True
+            flat = flat[torch.isfinite(flat)]
+            if not flat.numel():
+                return
+            low, high = (float(v) for v in torch.aminmax(flat))
+        fold = self._calls // self.places % FOLDS
+        self._calls += 1
+        self.min_val, self.max_val = min(self.min_val, low), max(self.max_val, high)
+        if fold == len(self._lows):
+            self._counts = torch.cat([self._counts, torch.zeros(1, BINS, dtype=torch.float64)])
+            self._lows, self._highs = (torch.cat([v, torch.zeros(1, dtype=torch.float64)]) for v in (self._lows, self._highs))
+        self._lows[fold] = min(float(self._lows[fold]), low)
+        self._highs[fold] = max(float(self._highs[fold]), high)
+        self._widen(max(-low, high))
+        if self._bound:
+            self._counts[fold] += self._histogram(flat)
+
+    def _histogram(self, flat: torch.Tensor) -> torch.Tensor:
+        step = max(flat.numel() // SAMPLE_LIMIT, 1)
+        step += 1 - step % 2  # odd: must not fall in step with a row length that is a power of two
+        thinned = flat[::step]
+        counts = torch.histc(thinned, BINS, -self._bound, self._bound).cpu().double()
+        counts[BINS // 2] -= thinned.numel() - int(torch.count_nonzero(thinned))  # zero itself is exact
+        return counts.clamp_(min=0) * (flat.numel() / thinned.numel())
+
+    def _widen(self, magnitude: float) -> None:
+        """Makes the histogram reach ``magnitude``. Its bound is a power of two, so that bins merge exactly."""
+        if magnitude <= self._bound:
+            return
+        bound = 2.0 ** math.ceil(math.log2(magnitude))
+        if self._bound:
+            merged = min(round(bound / self._bound), BINS // 2)
+            kept = BINS // merged
+            start = (BINS - kept) // 2
+            counts = torch.zeros_like(self._counts)
+            counts[:, start : start + kept] = self._counts.reshape(-1, kept, merged).sum(-1)
+            self._counts = counts
+        self._bound = bound
+
+    # ---- expected error --------------------------------------------------------------------------------
+
+    def _clipped(self, counts: torch.Tensor, centres: torch.Tensor, highs: torch.Tensor, f: Function | None) -> torch.Tensor:
+        """Expected squared error per sample of clipping at each of ``_FACTORS`` times the largest of ``highs``.
+
+        Args:
+            counts: (folds, bins).
+            centres: (bins,), ascending.
+            highs: (folds,), largest value of each fold.
+            f: Function behind which the error counts, or None for the identity.
+        """
+        largest = float(highs.max())
+        if largest <= 0:
+            return torch.zeros_like(_FACTORS)
+        cuts = _FACTORS * largest
+        seen = _tail_error(counts.sum(0, keepdim=True), centres, cuts[None, :], f)[0]
+        ordered = highs.clamp(min=0).sort(descending=True).values
+        middle = max(1, len(ordered) // 2)
+        excess = float(ordered[:middle].mean() - ordered[min(middle, len(ordered) - 1)])
+        growth = 1 + _QUANTILES * max(excess, HEAD_ROOM * largest) / largest  # (8,)
+        top = counts[int(highs.argmax())].expand(len(growth), -1)
+        stretched = None if f is None else (lambda x: f(x * growth[:, None]))
+        if stretched is None:
+            unseen = _tail_error(top, centres, cuts[None, :] / growth[:, None], None) * growth[:, None] ** 2
+        else:
+            unseen = _tail_error(top, centres, cuts[None, :] / growth[:, None], stretched)
+        return (seen + unseen.mean(0)) / (self.samples + 1)
+
+
+def _tail_error(counts: torch.Tensor, centres: torch.Tensor, cuts: torch.Tensor, f: Function | None) -> torch.Tensor:
+    """Sum of ``count * (f(x) - f(cut))**2`` over ``x > cut``.
+
+    Args:
+        counts: (rows, bins).
+        centres: (bins,), ascending.
+        cuts: (rows, n).
+        f: Maps (rows, m) or (m,) to (rows, m); None is the identity.
+
+    Returns:
+        (rows, n)
+    """
+    values = (centres if f is None else _finite(f(centres))).expand_as(counts)
+    at_cut = cuts if f is None else _finite(f(cuts))
+    tails = [_suffix_sums(counts * values**p) for p in range(3)]
+    first = torch.searchsorted(centres, cuts.contiguous(), right=True)
+    n0, n1, n2 = (tail.gather(1, first) for tail in tails)
+    return (n2 - 2 * at_cut * n1 + at_cut**2 * n0).clamp(min=0)
+
+
+def _suffix_sums(x: torch.Tensor) -> torch.Tensor:
+    """(rows, n) -> (rows, n + 1): sums of the last n, n - 1, ..., 0 entries."""
+    sums = x.flip(1).cumsum(1).flip(1)
+    return torch.cat([sums, torch.zeros(len(x), 1, dtype=x.dtype)], 1)
+
+
+def _steepness(counts: torch.Tensor, centres: torch.Tensor, f: Function) -> float:
+    """Sum of ``count * f'(x)**2``: by how much ``f`` passes on an error of rounding."""
+    slopes = torch.gradient(_finite(f(centres)), spacing=(centres,))[0]
+    return float((counts * slopes**2).sum())
+
+
+def _mirror(f: Function) -> Function:
+    return lambda x: f(-x)
+
+
+def _finite(x: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+class PerChannelWeightObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
+    """Observes a constant weight: symmetric, one scale for each index of ``ch_axis``, from the largest magnitude.
+
+    A channel of zeros gets the scale of the largest channel, so that nothing downstream divides by nothing.
+    """
+
+    def __init__(
+        self,
+        ch_axis: int = 0,
+        dtype: torch.dtype = torch.int8,
+        qscheme: torch.qscheme = torch.per_channel_symmetric,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = 2.0**-40,
+        is_dynamic: bool = False,
+    ) -> None:
+        super().__init__(
+            dtype=dtype, qscheme=qscheme, quant_min=quant_min, quant_max=quant_max, eps=eps, is_dynamic=is_dynamic
+        )
+        self.ch_axis = ch_axis
+        self.register_buffer("max_abs", torch.zeros(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Notes ``x``, of any rank above ``ch_axis``, and returns it unchanged."""
+        self.max_abs = x.detach().abs().movedim(self.ch_axis, 0).reshape(x.shape[self.ch_axis], -1).amax(1)
+        return x
+
+    def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scales (float32) and zeros, each (channels,)."""
+        largest = self.max_abs.max()
+        if not float(largest) > 0:
+            largest = torch.ones_like(largest)
+        limit = torch.where(self.max_abs > 0, self.max_abs, largest)
+        return (limit / self.quant_max).float(), torch.zeros_like(limit, dtype=torch.int64)
