@@ -7,10 +7,13 @@ knows nothing of silicon.
 """
 
 from fvp.ethosu.decode import Arch, Command, Stream, decode
-from fvp.ethosu.errors import DecodeError, HazardError, MemoryError_, NpuError
+from fvp.ethosu.disasm import listing
+from fvp.ethosu.errors import DecodeError, AccessError, NpuError
+from fvp.ethosu.hazard import Hazard, hazards
 from fvp.ethosu.program import IO, Program, load, run
+from fvp.ethosu.trace import Source, Step, first_difference, run_traced, sources
 
 __all__ = [
-    *("Arch", "Command", "DecodeError", "HazardError", "IO", "MemoryError_", "NpuError", "Program", "Stream"),
-    *("decode", "load", "run"),
+    *("AccessError", "Arch", "Command", "DecodeError", "Hazard", "IO", "NpuError", "Program", "Source", "Step", "Stream"),
+    *("decode", "first_difference", "hazards", "listing", "load", "run", "run_traced", "sources"),
 ]

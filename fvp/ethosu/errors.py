@@ -13,9 +13,5 @@ class DecodeError(NpuError):
     """A word, field or stream that has no meaning on this accelerator."""
 
 
-class MemoryError_(NpuError):
+class AccessError(NpuError):
     """An access outside a region, misaligned, or to bytes that nothing has written."""
-
-
-class HazardError(NpuError):
-    """Two accesses that the stream lets run at the same time and whose order decides the result."""

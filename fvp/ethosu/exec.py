@@ -19,7 +19,7 @@ import numpy.typing as npt
 from fvp.ethosu import arith
 from fvp.ethosu.arith import DOUBLE, NATURAL, SYMMETRIC, TO_LOWER, TO_ZERO, Kernel, rescale
 from fvp.ethosu.decode import Arch, Command, Stream, Value
-from fvp.ethosu.errors import DecodeError, MemoryError_
+from fvp.ethosu.errors import DecodeError, AccessError
 from fvp.ethosu.memory import FeatureMap, Memory
 from fvp.ethosu.weights import Order, Scales, read_scales, unpack
 
@@ -687,7 +687,7 @@ class Machine:
                 continue
             h, w, c = x.fm.shape
             if h * w * c > most * factor:
-                raise MemoryError_(f"{t.where}: {x.fm.role} {x.fm.shape} has more elements than all memory has bytes")
+                raise AccessError(f"{t.where}: {x.fm.role} {x.fm.shape} has more elements than all memory has bytes")
             if x.where == "memory":
                 x.fm.check(self.memory, t.where)
         if t.weights is not None and t.weights.order is not None:
@@ -707,11 +707,11 @@ class Machine:
         if x.where == "scalar":
             return np.full((1, 1, 1), x.value, np.int64)
         if x.value not in self.chain:
-            raise MemoryError_(f"{t.where}: {x.fm.role} reads chain buffer {x.value}, which nothing has written")
+            raise AccessError(f"{t.where}: {x.fm.role} reads chain buffer {x.value}, which nothing has written")
         v = self.chain[x.value]
         for have, want in zip(v.shape, x.fm.shape):
             if have not in (1, want) and want != 1:
-                raise MemoryError_(f"{t.where}: {x.fm.role} is {x.fm.shape}, chain buffer {x.value} holds {v.shape}")
+                raise AccessError(f"{t.where}: {x.fm.role} is {x.fm.shape}, chain buffer {x.value} holds {v.shape}")
         return v
 
     def _weights(self, t: Task) -> Kernel:
@@ -753,7 +753,7 @@ class Machine:
         """Accumulator to OFM. ``acc`` is int64 and is overwritten; no |acc| passes ``bound`` before the bias."""
         if t.acc_input == "KEEP":
             if self.acc is None or self.acc[0].shape != acc.shape:
-                raise MemoryError_(f"{t.where}: continues from accumulators of another shape")
+                raise AccessError(f"{t.where}: continues from accumulators of another shape")
             acc += self.acc[0]
             bound += self.acc[1]
         elif t.acc_input == "IFM2" and t.mode != "NONE":
@@ -799,10 +799,10 @@ class Machine:
         a, lut = t.activation, self.memory.lut
         size = 2048 if a.table == "S16" else 256 * a.entry
         if a.at + size > 2048:
-            raise MemoryError_(f"{t.where}: a table of {size} bytes at {a.at} passes the end of the LUT memory")
+            raise AccessError(f"{t.where}: a table of {size} bytes at {a.at} passes the end of the LUT memory")
         assert lut.written is not None
         if self.memory.check and not lut.written[a.at : a.at + size].all():
-            raise MemoryError_(
+            raise AccessError(
                 f"{t.where}: the table at {a.at} of the LUT memory was not loaded, or was overwritten since"
             )
         raw = lut.data[a.at : a.at + size]
@@ -810,14 +810,14 @@ class Machine:
             pairs = raw.view("<i2").reshape(512, 2).astype(np.int64)
             i, frac = (v >> 7) + 256, v & 127
             if i.size and (int(i.min()) < 0 or int(i.max()) > 511):
-                raise MemoryError_(f"{t.where}: a table index passes the 512 entries")
+                raise AccessError(f"{t.where}: a table index passes the 512 entries")
             if a.entry == 4:
                 return (pairs[i, 0] << 7) + pairs[i, 1] * frac
             return pairs[i, 0] + ((pairs[i, 1] * frac + 64) >> 7)
         kind = "u1" if a.table == "U8" and a.entry == 1 else f"<i{a.entry}"
         i = v if a.table == "U8" else v + 128
         if i.size and (int(i.min()) < 0 or int(i.max()) > 255):
-            raise MemoryError_(f"{t.where}: a table index passes the 256 entries")
+            raise AccessError(f"{t.where}: a table index passes the 256 entries")
         return raw.view(kind).astype(np.int64)[i]
 
     # operations
@@ -1095,13 +1095,13 @@ class Machine:
         s0 = d["src"] - (base if d["src_internal"] else 0)
         d0 = d["dst"] - (base if d["dst_internal"] else 0)
         if not dst.writable:
-            raise MemoryError_(
+            raise AccessError(
                 f"{t.where}: the destination is region {d['dst_region']} ({dst.name}), which is read-only"
             )
         n = d["len"]
         count = d["n0"] * d["n1"]
         if n * count > m.total or not n * count:
-            raise MemoryError_(f"{t.where}: moves {n * count} bytes")
+            raise AccessError(f"{t.where}: moves {n * count} bytes")
         i, j = np.arange(d["n0"]), np.arange(d["n1"])[:, None]
         at_s = s0 + i * d["ss0"] + j * d["ss1"]
         at_d = d0 + i * d["ds0"] + j * d["ds1"]
@@ -1114,7 +1114,7 @@ class Machine:
                 at_d = d0 + index * d["ds0"] + j * d["ds1"]
         for at, region, what in ((at_s, src, "source"), (at_d, dst, "destination")):
             if at.size and (int(at.min()) < 0 or int(at.max()) + n > region.data.size):
-                raise MemoryError_(
+                raise AccessError(
                     f"{t.where}: the {what} takes bytes {int(at.min()):#x}..{int(at.max()) + n:#x} of {region.name}, which has {region.data.size:#x}"
                 )
         for a, b in zip(at_s.ravel().tolist(), at_d.ravel().tolist()):
@@ -1126,15 +1126,15 @@ class Machine:
         d = t.dma
         region = self.memory.region(d["idx_region"], t.where, "DMA index")
         if int(at.min()) < 0 or int(at.max()) + 4 > region.data.size or (at % 4).any():
-            raise MemoryError_(
+            raise AccessError(
                 f"{t.where}: the indices pass the end of region {d['idx_region']} ({region.name}) or are misaligned"
             )
         bytes_ = at[..., None] + np.arange(4)
         if region.written is not None and self.memory.check and not region.written[bytes_].all():
-            raise MemoryError_(f"{t.where}: reads indices that nothing has written")
+            raise AccessError(f"{t.where}: reads indices that nothing has written")
         index = np.ascontiguousarray(region.data[bytes_]).view("<i4")[..., 0].astype(np.int64)
         if int(index.min()) < 0 or int(index.max()) > d["idx_max"]:
-            raise MemoryError_(f"{t.where}: index {int(index.min())}..{int(index.max())} passes 0..{d['idx_max']}")
+            raise AccessError(f"{t.where}: index {int(index.min())}..{int(index.max())} passes 0..{d['idx_max']}")
         return index
 
 

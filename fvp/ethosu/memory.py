@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fvp.ethosu.errors import MemoryError_
+from fvp.ethosu.errors import AccessError
 
 Array = npt.NDArray[Any]
 _NAMES = {0: "read-only", 1: "scratch", 2: "fast scratch", 3: "input", 4: "output"}
@@ -100,14 +100,14 @@ class FeatureMap:
         region = memory.region(self.region, where, self.role)
         lo, hi = self._span(h, w, base)
         if lo < 0 or hi > region.data.size:
-            raise MemoryError_(
+            raise AccessError(
                 f"{where}: {self.role} {self.shape} takes bytes {lo:#x}..{hi:#x} of region {self.region} ({region.name}), "
                 f"which has {region.data.size:#x}"
             )
         align = 16 if self.brick else self.bits // 8
         used = (base, self.strides[0], self.strides[2]) if self.brick else (base, *self.strides[:2])
         if any(v % align for v in used):
-            raise MemoryError_(
+            raise AccessError(
                 f"{where}: {self.role} address {base:#x} with strides {self.strides} is not aligned to {align} bytes"
             )
         return region
@@ -116,7 +116,7 @@ class FeatureMap:
         """Region, bounds and alignment of every tile.
 
         Raises:
-            MemoryError_: One of them is wrong; names the command, the addresses and the region.
+            AccessError: One of them is wrong; names the command, the addresses and the region.
         """
         for _, _, h, w, base in self.parts():
             self._check(memory, h, w, base, where)
@@ -145,7 +145,7 @@ class FeatureMap:
             else:
                 ok = bool(seen.all())
             if not ok:
-                raise MemoryError_(
+                raise AccessError(
                     f"{where}: {self.role} {self.shape} at {base:#x} of region {self.region} ({region.name}) holds bytes that nothing has written"
                 )
         v: Array = np.ndarray(shape, self.dtype, region.data.data, base, strides)
@@ -158,7 +158,7 @@ class FeatureMap:
         for y, x, h, w, base in self.parts():
             region = self._check(memory, h, w, base, where)
             if not region.writable:
-                raise MemoryError_(
+                raise AccessError(
                     f"{where}: {self.role} at {base:#x} writes region {self.region} ({region.name}), which is read-only"
                 )
             shape, strides = self._layout(h, w)
@@ -201,20 +201,20 @@ class Memory:
     def region(self, number: int, where: str, role: str) -> Region:
         if number not in self.regions:
             have = ", ".join(f"{k} ({r.name})" for k, r in sorted(self.regions.items()))
-            raise MemoryError_(f"{where}: {role} is in region {number}, this program has {have}")
+            raise AccessError(f"{where}: {role} is in region {number}, this program has {have}")
         return self.regions[number]
 
     def bytes(self, number: int, base: int, length: int, where: str, role: str) -> bytes:
         """A plain range, for weights and scales."""
         region = self.region(number, where, role)
         if base + length > region.data.size:
-            raise MemoryError_(
+            raise AccessError(
                 f"{where}: {role} takes bytes {base:#x}..{base + length:#x} of region {number} ({region.name}), which has {region.data.size:#x}"
             )
         if base % 16:
-            raise MemoryError_(f"{where}: {role} address {base:#x} is not aligned to 16 bytes")
+            raise AccessError(f"{where}: {role} address {base:#x} is not aligned to 16 bytes")
         if self.check and region.written is not None and not region.written[base : base + length].all():
-            raise MemoryError_(
+            raise AccessError(
                 f"{where}: {role} at {base:#x} of region {number} ({region.name}) holds bytes that nothing has written"
             )
         return region.data[base : base + length].tobytes()

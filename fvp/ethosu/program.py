@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from math import prod
 from typing import Any, Protocol, Union
 
 import numpy as np
@@ -16,6 +17,7 @@ from fvp.ethosu.exec import Machine, Task, branch_targets, build
 from fvp.ethosu.memory import Memory, Region, region_name
 
 Array = npt.NDArray[Any]
+_FAST_LIMIT = 64 << 20  # no dedicated SRAM is larger; a corrupt address must not make one
 _STEPS = 100_000  # operations of one run, so that a corrupt branch ends
 
 
@@ -26,8 +28,6 @@ class Described(Protocol):
     def region(self) -> int: ...
     @property
     def offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
     @property
     def element_size(self) -> int: ...
     @property
@@ -41,21 +41,23 @@ class IO:
     Attributes:
         region: Region number.
         offset: Byte offset in it.
-        size: Bytes.
         element_size: Bytes of an element.
         shape: As Vela gives it (6-D, leading ones).
     """
 
     region: int
     offset: int
-    size: int
     element_size: int
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, raw: Any) -> IO:
         """From a tensor of regor's CompiledRawModel."""
-        return cls(raw.region, raw.address, raw.size, raw.element_size, tuple(raw.shape))
+        return cls(raw.region, raw.address, raw.element_size, tuple(raw.shape))
+
+
+def _size(d: Described) -> int:
+    return prod(d.shape) * d.element_size
 
 
 Observer = Callable[[Task, Union[Array, None]], None]
@@ -78,6 +80,27 @@ class Program:
             for t in self.tasks
         )
 
+    @cached_property
+    def fast_size(self) -> int:
+        """Bytes of fast scratch (region 2) up to the last one that an operation names."""
+        ends = [0]
+        for t in self.tasks:
+            if not isinstance(t, Task):
+                continue
+            for x in (t.ifm, t.ifm2, t.ofm):
+                if x is not None and x.where == "memory" and x.fm.region == 2:
+                    ends += [hi for _, hi in x.fm.spans()]
+            if t.weights is not None:
+                for region, streams in (
+                    (t.weights.region, t.weights.streams),
+                    (t.weights.scale_region, t.weights.scale_streams),
+                ):
+                    ends += [a + n for a, n in streams if region == 2]
+            if t.dma and t.dma["dst_region"] == 2 and not t.dma["dst_internal"]:
+                d = t.dma
+                ends.append(d["dst"] + max(0, (d["n0"] - 1) * d["ds0"]) + max(0, (d["n1"] - 1) * d["ds1"]) + d["len"])
+        return min(max(ends), _FAST_LIMIT)
+
     def run(
         self,
         read_only: bytes,
@@ -85,7 +108,7 @@ class Program:
         input_descs: Sequence[Described],
         output_descs: Sequence[Described],
         scratch_size: int,
-        scratch_fast_size: int = 0,
+        scratch_fast_size: int | None = None,
         observer: Observer | None = None,
     ) -> list[Array]:
         """Execute the stream.
@@ -95,7 +118,8 @@ class Program:
             inputs: One array or bytes object per input, exactly as many bytes as its description says.
             input_descs, output_descs: Where inputs and outputs lie.
             scratch_size: Bytes of region 1.
-            scratch_fast_size: Bytes of region 2; 0 if the program has none.
+            scratch_fast_size: Bytes of region 2, the dedicated SRAM; by default as many as the stream uses, because a
+                ``.pte`` does not say.
             observer: Called after each task with the values it wrote.
 
         Returns:
@@ -106,11 +130,11 @@ class Program:
         """
         if len(inputs) != len(input_descs):
             raise NpuError(f"{len(inputs)} inputs given, the program has {len(input_descs)}")
-        sizes = {1: scratch_size, 2: scratch_fast_size}
+        sizes = {1: scratch_size, 2: self.fast_size if scratch_fast_size is None else scratch_fast_size}
         for d in (*input_descs, *output_descs):
             if d.region > 2:
-                sizes[d.region] = max(sizes.get(d.region, 0), d.offset + d.size)
-        key = (len(read_only), *sizes.values(), *(v for d in input_descs for v in (d.region, d.offset, d.size)))
+                sizes[d.region] = max(sizes.get(d.region, 0), d.offset + _size(d))
+        key = (len(read_only), *sizes.values(), *(v for d in input_descs for v in (d.region, d.offset, _size(d))))
         check = not (self._static and key in self._checked)
         regions = {0: Region(region_name(0), np.frombuffer(read_only, np.uint8), None, False)}
         for number, size in sizes.items():
@@ -121,16 +145,16 @@ class Program:
         memory = Memory(regions, check=check)
         for k, (value, d) in enumerate(zip(inputs, input_descs)):
             raw = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
-            if len(raw) != d.size:
-                raise NpuError(f"input {k} has {len(raw)} bytes, the program takes {d.size} (shape {tuple(d.shape)})")
+            if len(raw) != _size(d):
+                raise NpuError(f"input {k} has {len(raw)} bytes, the program takes {_size(d)} (shape {tuple(d.shape)})")
             region = memory.region(d.region, f"input {k}", "it")
-            if d.offset + d.size > region.data.size:
+            if d.offset + _size(d) > region.data.size:
                 raise NpuError(
-                    f"input {k} takes bytes {d.offset}..{d.offset + d.size} of {region.name}, which has {region.data.size}"
+                    f"input {k} takes bytes {d.offset}..{d.offset + _size(d)} of {region.name}, which has {region.data.size}"
                 )
-            region.data[d.offset : d.offset + d.size] = np.frombuffer(raw, np.uint8)
+            region.data[d.offset : d.offset + _size(d)] = np.frombuffer(raw, np.uint8)
             if region.written is not None:
-                region.written[d.offset : d.offset + d.size] = True
+                region.written[d.offset : d.offset + _size(d)] = True
         self._execute(Machine(self.stream.arch, memory), observer)
         return self._collect(memory, output_descs, key)
 
@@ -138,10 +162,10 @@ class Program:
         outputs = []
         for k, d in enumerate(output_descs):
             region = memory.region(d.region, f"output {k}", "it")
-            data = region.data[d.offset : d.offset + d.size]
-            if data.size != d.size:
-                raise NpuError(f"output {k} takes bytes {d.offset}..{d.offset + d.size}, region {d.region} is smaller")
-            if region.written is not None and not region.written[d.offset : d.offset + d.size].all():
+            data = region.data[d.offset : d.offset + _size(d)]
+            if data.size != _size(d):
+                raise NpuError(f"output {k} takes bytes {d.offset}..{d.offset + _size(d)}, region {d.region} is smaller")
+            if region.written is not None and not region.written[d.offset : d.offset + _size(d)].all():
                 raise NpuError(f"output {k} at {d.offset:#x} of {region.name} holds bytes that nothing has written")
             outputs.append(data.copy().view(f"<i{d.element_size}").reshape(tuple(d.shape)))
         self._checked.add(key)
@@ -178,7 +202,7 @@ def run(
     input_descs: Sequence[Described],
     output_descs: Sequence[Described],
     scratch_size: int,
-    scratch_fast_size: int = 0,
+    scratch_fast_size: int | None = None,
 ) -> list[Array]:
     """Run a delegate's command stream on the host. See `Program.run`."""
     return load(payload).run(read_only, inputs, input_descs, output_descs, scratch_size, scratch_fast_size)

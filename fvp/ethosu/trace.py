@@ -114,14 +114,14 @@ def sources(database: Any, start: int, locations: Mapping[int, str] | None = Non
     return {start + int(r["offset"]): layers[r["scheduled_id"]] for r in rows("queue") if r["scheduled_id"] in layers}
 
 
-def trace(
+def run_traced(
     program: Program,
     read_only: bytes,
     inputs: Sequence[Array | bytes],
     input_descs: Sequence[Described],
     output_descs: Sequence[Described],
     scratch_size: int,
-    scratch_fast_size: int = 0,
+    scratch_fast_size: int | None = None,
     layers: Mapping[int, Source] | None = None,
     keep: bool = False,
 ) -> tuple[list[Array], list[Step]]:
@@ -159,7 +159,7 @@ def first_difference(steps: Sequence[Step], wanted: Mapping[str, Array]) -> Diff
     """Compare layer by layer, in the order in which layers are finished.
 
     Args:
-        steps: From `trace` with ``layers`` and ``keep``.
+        steps: From `run_traced` with ``layers`` and ``keep``.
         wanted: The reference's value of TOSA tensors by name. A layer whose tensor is not among them, or which Vela
             holds in pieces that do not make up the tensor, is passed over.
 

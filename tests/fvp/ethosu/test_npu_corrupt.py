@@ -15,7 +15,7 @@ from npu_cases import CASES
 from npu_harness import compile_graph, full
 from npu_random import network
 
-from fvp.ethosu import DecodeError, MemoryError_, NpuError, Program
+from fvp.ethosu import DecodeError, AccessError, NpuError, Program
 
 _PROGRAMS = {
     "conv_int8_8x8x16_24_k33_s11_d11": "u55-128",
@@ -64,7 +64,7 @@ def test_random_flips() -> None:
                 assert error.message
                 seen[type(error).__name__] += 1
             assert time.monotonic() - start < 10, name
-    assert {"result", "DecodeError", "MemoryError_"} <= set(seen), seen
+    assert {"result", "DecodeError", "AccessError"} <= set(seen), seen
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 8, 20, 31, 32, 36, 40])
@@ -78,5 +78,5 @@ def test_truncated_payload(length: int) -> None:
 def test_weights_that_end_early() -> None:
     g = {c.name: c.build for c in CASES}["conv_int8_8x8x16_24_k33_s11_d11"]()
     c = compile_graph(g.graph, "u55-128")
-    with pytest.raises(MemoryError_, match="read-only"):
+    with pytest.raises(AccessError, match="read-only"):
         Program(c.payload).run(c.read_only[:-32], g.feed(), c.inputs, c.outputs, c.scratch, c.fast)

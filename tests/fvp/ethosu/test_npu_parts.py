@@ -20,14 +20,14 @@ from npu_networks import mobilenet, residuals
 import tosa_ref.run
 from arm_lower.tosa.ir import DType, Graph
 from arm_lower.tosa.serialize import operator_locations, to_flatbuffer
-from fvp.ethosu import DecodeError, MemoryError_, NpuError, Program, decode
+from fvp.ethosu import DecodeError, AccessError, NpuError, Program, decode
 from fvp.ethosu.arith import DOUBLE, NATURAL, SYMMETRIC, TO_LOWER, TO_ZERO, rescale
 from fvp.ethosu.decode import Command, decode_words
 from fvp.ethosu.disasm import listing
 from fvp.ethosu.exec import Task
 from fvp.ethosu.hazard import hazards
 from fvp.ethosu.memory import FeatureMap, Memory, Region
-from fvp.ethosu.trace import first_difference, sources, trace
+from fvp.ethosu.trace import first_difference, run_traced, sources
 from fvp.ethosu.weights import decode_swd
 
 _BUILD = {c.name: c.build for c in CASES}
@@ -192,7 +192,7 @@ def test_tiles_and_bricks() -> None:
     ],
 )
 def test_bad_addresses(fm: FeatureMap, message: str) -> None:
-    with pytest.raises(MemoryError_) as e:
+    with pytest.raises(AccessError) as e:
         fm.load(_memory(), "offset 0x10: OP_CONV")
     assert message in e.value.message and "offset 0x10: OP_CONV" in e.value.message
 
@@ -203,7 +203,7 @@ def test_bytes_that_nothing_wrote() -> None:
     program = Program(c.payload)
     first = next(i for i, t in enumerate(program.tasks) if isinstance(t, Task))
     del program.tasks[first]
-    with pytest.raises(MemoryError_, match="holds bytes that nothing has written"):
+    with pytest.raises(AccessError, match="holds bytes that nothing has written"):
         program.run(c.read_only, g.feed(), c.inputs, c.outputs, c.scratch, c.fast)
 
 
@@ -212,7 +212,7 @@ def test_a_table_that_was_not_loaded() -> None:
     c = compile_graph(g.graph, "u55-128")
     program = Program(c.payload)
     program.tasks = [t for t in program.tasks if not (isinstance(t, Task) and t.dma)]
-    with pytest.raises(MemoryError_, match="was not loaded"):
+    with pytest.raises(AccessError, match="was not loaded"):
         program.run(c.read_only, g.feed(), c.inputs, c.outputs, c.scratch, c.fast)
 
 
@@ -232,7 +232,7 @@ def test_accumulators_overwrite_tables_on_the_smallest_parts(target: str, loads:
     if loads == 2:
         program = Program(c.payload)
         program.tasks.remove(transfers[1])
-        with pytest.raises(MemoryError_, match="or was overwritten since"):
+        with pytest.raises(AccessError, match="or was overwritten since"):
             c.run(g.feed(), program)
 
 
@@ -288,7 +288,7 @@ def test_the_first_wrong_layer_is_found(target: str) -> None:
     places = dict(enumerate(operator_locations(tosa)))
     layers = sources(raw.opt_database, c.program.stream.start, places)
     want = reference(g.graph, inputs)
-    out, steps = trace(c.program, c.read_only, inputs, c.inputs, c.outputs, c.scratch, c.fast, layers, keep=True)
+    out, steps = run_traced(c.program, c.read_only, inputs, c.inputs, c.outputs, c.scratch, c.fast, layers, keep=True)
     assert not difference(want, out)
     assert all(s.source is not None and s.source.location.startswith("net.block") for s in steps)
     assert any(s.source is not None and s.source.cycles for s in steps) and all(len(s.digest) == 16 for s in steps)
