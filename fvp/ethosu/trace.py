@@ -191,8 +191,9 @@ def _assemble(steps: Sequence[Step], wanted: Array) -> Array | None:
     wrote, the buffer has wrapped, and the piece belongs one buffer height further down.
     """
     maps: list[tuple[FeatureMap, Array]] = []
-    alone = steps[0]._values if len(steps) == 1 else None
-    if alone is not None and alone.size == wanted.size:
+    task, alone = steps[0]._task, steps[0]._values
+    chained = len(steps) == 1 and task is not None and task.ofm is not None and task.ofm.where == "chain"
+    if chained and alone is not None and alone.size == wanted.size:
         whole: Array = alone.astype(np.int64).ravel()
         return whole
     for s in steps:
