@@ -85,6 +85,10 @@ def test_memories() -> None:
     ({"target": "ethos-u55-128", "memory_mode": "shared_sram"},
      "unknown memory_mode 'shared_sram' in Arm/vela.ini; did you mean 'Shared_Sram'?",
      "valid names: " + ", ".join(read_ini().names("Memory_Mode"))),
+    ({"target": "ethos-u55-128", "memory_mode": "Dedicated_Sram"},
+     "memory_mode 'Dedicated_Sram' puts arena_mem_area into OffChipFlash on system_config "
+     "'Ethos_U55_High_End_Embedded', allowed: Sram, Dram",
+     "choose another memory_mode, or a system_config whose memory there can be written"),
     ({"target": "ethos-u55-128", "effort": "high"}, "unknown effort 'high'", "valid names: fast, normal, max"),
     ({"target": "ethos-u55-128", "sram_limit": 0}, "sram_limit=0 is not a whole number of bytes above 0", ""),
     ({"target": "ethos-u55-128", "sram_limit": 1.5}, "sram_limit=1.5 is not a whole number of bytes above 0", ""),
