@@ -26,7 +26,7 @@ def index_problems(method: model.Method) -> Iterator[str]:
                     yield f"value {i} (list) names value {item}, there are {count} values"
                 elif item >= 0 and not isinstance(method.values[item], kind):
                     found, wanted = type(method.values[item]).__name__, kind.__name__
-                    yield f"value {i} (list) names value {item}, a {found}, expected a {wanted}"
+                    yield f"value {i} (list) names value {item} ({found}), expected {wanted}"
     lists = {i: len(v.items) for i, v in enumerate(method.values) if isinstance(v, _LISTS)}
     total = 0
     for i, instruction in enumerate(method.instructions):

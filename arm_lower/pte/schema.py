@@ -410,7 +410,7 @@ class _Decoder:
         if offset:
             return self.target(member, offset, path)
         if TABLES[member]:
-            self.fail(type_offset, f"{path}: expected a {member} table after its type code")
+            self.fail(type_offset, f"{path}: expected a table {member} after its type code")
         return Row(member, {}, type_offset)
 
     def target(self, kind: str, offset: int, path: str) -> Cell:
