@@ -211,6 +211,7 @@ class _Encoder:
     def __init__(self) -> None:
         self.builder = flatbuffers.Builder(4096)
         self.known: dict[tuple[object, ...], int] = {}
+        self.vtables: dict[tuple[tuple[int, int], ...], dict[object, int]] = {}
 
     def finish(self, root: Row) -> bytes:
         self.builder.Finish(self.table(root), file_identifier=FILE_ID)
@@ -243,8 +244,10 @@ class _Encoder:
 
     def store(self, slots: list[tuple[int, str, int | float]], count: int) -> int:
         # Widest first: the builder writes backwards, so this leaves no padding between fields. Aligned before the
-        # start, equal layouts get equal vtables, which are shared.
+        # start, equal layouts get equal vtables, which are shared. Only those: flatbuffers 25.2 would also share the
+        # vtables of tables that differ in size, later versions would not, and the bytes would depend on the version.
         slots = sorted(slots, key=lambda s: -_width(s[1]))
+        self.builder.vtables = self.vtables.setdefault(tuple((slot, _width(kind)) for slot, kind, _ in slots), {})
         self.builder.Prep(max((_width(kind) for _, kind, _ in slots), default=4), 0)
         self.builder.StartObject(count)
         for slot, kind, number in slots:
