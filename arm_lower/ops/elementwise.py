@@ -252,10 +252,11 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
     q = quant(value)
     zeros = np.zeros_like(slopes)
     if np.any(slopes > 1):
+        # 16 bits, so that the sum is rounded once
+        grid = QParams(q.scalar / 2.0 ** np.floor(np.log2(32767 / (256 * max(1.0, np.abs(slopes - 1).max())))), 0, DType.INT16, -32768, 32767)
         negative = value.with_tensor(b.clamp(value.tensor, q.qmin, q.zero_point), q)
-        steepest = float(np.abs(slopes - 1).max()) * q.scalar * max(q.zero_point - q.qmin, 1)
-        difference = depthwise_affine(b, negative, slopes - 1, zeros).quantize(QParams(steepest / 127, 0, DType.INT8, -128, 127))
-        return add_values(b, "ADD", value, difference)
+        difference = depthwise_affine(b, negative, slopes - 1, zeros).quantize(grid)
+        return add_values(b, "ADD", requantized(value, grid, b), difference)
     scaled = depthwise_affine(b, value, slopes, zeros)
 
     def emit(qy: QParams, low: float, high: float) -> Value:
