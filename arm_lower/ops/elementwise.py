@@ -240,7 +240,7 @@ def _extremum(b: Builder, kind: str, x: Operand, y: Operand, fn: Binary) -> Lowe
 
 @lowers("aten.prelu.default")
 def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
-    """One slope: a TABLE. A slope for each channel: max(x, a x) if all are at most 1 (recipes_conv 7.5), else x + (a - 1) min(x, 0)."""
+    """One slope: a TABLE. A slope for each channel: max(x, min(a, 1) x), and where a > 1 also (a - 1) min(x, 0) (recipes_conv 7.5)."""
     x = quantized(x)
     a = as_number(slope)
     if a is not None:
@@ -251,16 +251,18 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
     value = channel_last(b, x)
     q = quant(value)
     zeros = np.zeros_like(slopes)
-    if np.any(slopes > 1):
-        # 16 bits, so that the sum is rounded once
-        grid = QParams(q.scalar / 2.0 ** np.floor(np.log2(32767 / (256 * max(1.0, np.abs(slopes - 1).max())))), 0, DType.INT16, -32768, 32767)
-        negative = value.with_tensor(b.clamp(value.tensor, q.qmin, q.zero_point), q)
-        difference = depthwise_affine(b, negative, slopes - 1, zeros).quantize(grid)
-        return add_values(b, "ADD", requantized(value, grid, b), difference)
-    scaled = depthwise_affine(b, value, slopes, zeros)
+    scaled = depthwise_affine(b, value, np.minimum(slopes, 1), zeros)
+    excess = np.maximum(slopes - 1, 0)
 
     def emit(qy: QParams, low: float, high: float) -> Value:
-        return extremum(b, "MAXIMUM", value, scaled.quantize(qy)).clamped(low, high).quantize(qy)
+        y = extremum(b, "MAXIMUM", value, scaled.quantize(qy))
+        if not np.any(excess):
+            return y.clamped(low, high).quantize(qy)
+        # a small number on a fine grid of its own: where it is zero the maximum stays as it is
+        steepest = float(excess.max()) * q.scalar * max(q.zero_point - q.qmin, 1)
+        grid = QParams(steepest / 255, 127, DType.INT8, -128, 127)
+        more = depthwise_affine(b, value, excess, zeros).clamped(-np.inf, 0.0).quantize(grid)
+        return add_values(b, "ADD", y.quantize(qy), more).clamped(low, high).quantize(qy)
 
     return Real(x.shape, emit)
 
