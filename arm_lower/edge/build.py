@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -34,7 +34,6 @@ from arm_lower.edge.meta import (
     fake,
     fake_result,
     is_channels_last,
-    like,
     op_name,
     target_name,
     tensors,
@@ -160,6 +159,7 @@ class _Importer:
         self.constants: dict[fx.Node, torch.Tensor] = {}
         self.inputs: list[fx.Node] = []
         self._lifted: dict[int, fx.Node] = {}
+        self._fakes: dict[tuple[tuple[int, ...], torch.dtype, bool], torch.Tensor] = {}
 
     def copy_graph(self, module: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> None:
         """Copy the graph of an exported program; ``values`` are the constants by placeholder name."""
@@ -283,7 +283,14 @@ class _Importer:
             node.meta["val"] = self._input_like(value)
 
     def _input_like(self, value: torch.Tensor) -> torch.Tensor:
-        return fake(self.mode, value.shape, value.dtype, is_channels_last(value))
+        return self._fake(value.shape, value.dtype, is_channels_last(value))
+
+    def _fake(self, shape: Sequence[int], dtype: torch.dtype, channels_last: bool = False) -> torch.Tensor:
+        """A fake value; nodes of one shape share it."""
+        key = (tuple(shape), dtype, channels_last)
+        if key not in self._fakes:
+            self._fakes[key] = fake(self.mode, shape, dtype, channels_last)
+        return self._fakes[key]
 
     def finish(self, mutated: Sequence[str | None], in_spec: Any, out_spec: Any) -> EdgeProgram | None:
         """The program, or None if in-place operators need torch's functionalization.
@@ -349,17 +356,18 @@ class _Importer:
         constant = self.constants.get(node)
         known = node.meta.get("val")
         if constant is not None:
-            node.meta["val"] = fake(self.mode, constant.shape, constant.dtype)
+            node.meta["val"] = self._fake(constant.shape, constant.dtype)
         elif isinstance(known, torch.Tensor):
             node.meta["val"] = self._input_like(known)
         elif "val" not in node.meta:
             raise ArmLowerError(f"input {node.name} has no shape", "export the model with torch.export.export first")
 
     def _contiguous(self, value: Any) -> Any:
-        if isinstance(value, FakeTensor):
-            plain = value.is_contiguous() and not value.requires_grad and value.fake_mode is self.mode
-            return value if plain else like(self.mode, value)
-        return like(self.mode, value)
+        if isinstance(value, torch.Tensor):
+            return self._fake(value.shape, value.dtype)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._contiguous(item) for item in value)
+        return value
 
     def _value(self, node: fx.Node) -> Any:
         name = op_name(node.target)
@@ -368,14 +376,14 @@ class _Importer:
             if node.target is operator.getitem:
                 return source.meta["val"][node.args[1]]
             if name in QUANTIZE_TARGETS:
-                return fake(self.mode, source.meta["val"].shape, _argument(node, "dtype"))
+                return self._fake(source.meta["val"].shape, _argument(node, "dtype"))
             if name in DEQUANTIZE_TARGETS:
-                return fake(self.mode, source.meta["val"].shape, _argument(node, "out_dtype") or torch.float32)
+                return self._fake(source.meta["val"].shape, _argument(node, "out_dtype") or torch.float32)
         try:
             return fake_result(self.mode, node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - torch raises anything here
             raise ArmLowerError(f"{describe(node)}: its shape cannot be computed: {error}",
-                                "export the model with torch.export.export")  # fmt: skip
+                                "export the model with torch.export.export") from error  # fmt: skip
 
 
 def _drop_no_ops(graph: fx.Graph) -> None:
