@@ -28,9 +28,9 @@ SAMPLE_LIMIT = 1 << 16
 HEAD_ROOM = 0.05
 """Least mean excess of an unseen sample, relative to the largest magnitude seen."""
 
-_FACTORS = torch.linspace(0.0, 2.5, 126, dtype=torch.float64)
-_QUANTILES = -torch.log1p(-(torch.arange(8, dtype=torch.float64) + 0.5) / 8)
-"""Midpoints of eight equally likely slices of the unit exponential distribution."""
+_FACTORS = torch.linspace(0.0, 2.5, 101, dtype=torch.float64)
+_QUANTILES = -torch.log1p(-(torch.arange(6, dtype=torch.float64) + 0.5) / 6)
+"""Midpoints of six equally likely slices of the unit exponential distribution."""
 
 
 class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
@@ -177,7 +177,7 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         ordered = highs.clamp(min=0).sort(descending=True).values
         middle = max(1, len(ordered) // 2)
         excess = float(ordered[:middle].mean() - ordered[min(middle, len(ordered) - 1)])
-        growth = 1 + _QUANTILES * max(excess, HEAD_ROOM * largest) / largest  # (8,)
+        growth = 1 + _QUANTILES * max(excess, HEAD_ROOM * largest) / largest  # (quantiles,)
         top = counts[int(highs.argmax())].expand(len(growth), -1)
         stretched = None if f is None else (lambda x: f(x * growth[:, None]))
         if stretched is None:
