@@ -262,7 +262,7 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
         steepest = float(excess.max()) * q.scalar * max(q.zero_point - q.qmin, 1)
         grid = QParams(steepest / 255, 127, DType.INT8, -128, 127)
         more = depthwise_affine(b, value, excess, zeros).clamped(-np.inf, 0.0).quantize(grid)
-        return add_values(b, "ADD", y.quantize(qy), more).clamped(low, high).quantize(qy)
+        return add_values(b, "ADD", more, y.quantize(qy)).clamped(low, high).quantize(qy)
 
     return Real(x.shape, emit)
 
