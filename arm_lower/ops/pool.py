@@ -151,12 +151,11 @@ def dilated_max(b: Builder, t: Tensor, kernel: tuple[int, int], stride: tuple[in
         pads[2 * axis], pads[2 * axis + 1] = p, max(span + d * (k - 1) - t.shape[axis] - p, 0)
         t = b.pad(t, pads, t.dtype.range[0])
         sizes = [span if i == axis else m for i, m in enumerate(t.shape)]
-        wide: Tensor | None = None
-        for tap in range(k):
-            part = b.rescale(b.slice(t, [tap * d if i == axis else 0 for i in range(4)], sizes), 1.0, DType.INT32)
-            wide = part if wide is None else b.op("MAXIMUM", [wide, part])
-        if wide is not None and k > 1:
-            t = b.rescale(wide, 1.0, t.dtype)
+        parts = [b.slice(t, [tap * d if i == axis else 0 for i in range(4)], sizes) for tap in range(k)]
+        t = parts[0]
+        for part in parts[1:]:
+            # back to the type of the input each time: Vela joins no RESCALE to a chain in int32, and loses slices then
+            t = b.rescale(b.op("MAXIMUM", [b.rescale(t, 1.0, DType.INT32), b.rescale(part, 1.0, DType.INT32)]), 1.0, t.dtype)
         t = every(b, t, axis, s, n)
     return t
 

@@ -124,7 +124,7 @@ ROWS = [
     Row("mul_self", fn(lambda x: x * x)),
     Row("mul_scalar", fn(lambda x: x * -0.7)),
     Row("mul_channels", fn(torch.mul), ((1, 8, 12, 10), (1, 8, 1, 1))),
-    Row("div_scalar", fn(lambda x: F.relu(x / 3))),
+    Row("div_scalar", fn(lambda x: torch.sigmoid(x / 3))),
     Row("reciprocal", fn(lambda x: 2 / (x.abs() + 1)), lsb=2.0),
     Row("maximum", fn(torch.maximum), TWO),
     Row("minimum", fn(torch.minimum), TWO),
