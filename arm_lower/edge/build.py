@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
@@ -236,6 +237,8 @@ class _Importer:
             return self._inline(args)
         if node.target is operator.getitem and isinstance(args[0], (list, tuple)):
             return args[0][int(str(args[1]))]
+        if node.target is not operator.getitem and not isinstance(node.target, (OpOverload, HigherOrderOperator)):
+            raise ArmLowerError(f"{describe(node)} is no ATen operator", "use torch.export.export(model, inputs)")
         new = self.graph.create_node("call_function", node.target, self._modules_to_attributes(args),
                                      fx.map_arg(node.kwargs, lambda n: env[n]), node.name)  # fmt: skip
         new.meta = dict(node.meta)

@@ -227,6 +227,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return op_name(func) in _SAME_SHAPE_IDENTITIES | _SAME_DTYPE_IDENTITIES
 
     def _write(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        # A view needs strides that fit; a reshape never does, and the program stays runnable in torch.
+        func = torch.ops.aten.reshape.default if func in _VIEWS else func
         to_nodes = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
         node = self.recorded.graph.call_function(func, *to_nodes)
         value = like(self.fake_mode, result)
@@ -261,6 +263,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return target
 
 
+_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
 _QUERIES = frozenset(
     {torch.ops.aten.is_contiguous.default, torch.ops.aten.size.default, torch.ops.aten.stride.default,
      torch.ops.aten.numel.default, torch.ops.aten.dim.default}

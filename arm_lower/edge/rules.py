@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.ao.quantization.fx._decomposed  # defines torch.ops.quantized_decomposed
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -735,6 +736,18 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 @rule(_aten.masked_fill.Tensor)
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     return torch.where(mask, _cast(value, x.dtype), x)
+
+
+@rule(torch.ops.quantized_decomposed.quantize_per_channel.default)
+def quantize_per_channel(
+    x: Tensor, scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: torch.dtype
+) -> Tensor:
+    """The kernel wants float64 scales."""
+    if scales.dtype == torch.float64:
+        return NotImplemented
+    return torch.ops.quantized_decomposed.quantize_per_channel.default(
+        x, _cast(scales, torch.float64), zero_points, axis, low, high, dtype
+    )
 
 
 # ---------------------------------------------------------------- attention

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.ao.quantization.fx._decomposed  # defines torch.ops.quantized_decomposed
 from torch._ops import OpOverload
 
 from arm_lower.kernels.registry import kernel_for
@@ -55,6 +56,10 @@ def _pad(x: torch.Tensor, padding: Sequence[int], *args: Any, **kwargs: Any) -> 
     return "its kernel cannot crop" if any(p < 0 for p in padding) else None
 
 
+def _quantize_per_channel(x: torch.Tensor, scales: torch.Tensor, *args: Any, **kwargs: Any) -> str | None:
+    return None if scales.dtype == torch.float64 else "its kernel takes float64 scales"
+
+
 _LIMITS: dict[OpOverload, Callable[..., str | None]] = {
     _aten.convolution.default: _ranks(3, 4),
     _aten.avg_pool2d.default: _ranks(3, 4),
@@ -66,4 +71,5 @@ _LIMITS: dict[OpOverload, Callable[..., str | None]] = {
     _aten.remainder.Tensor: _remainder,
     _aten.add.Scalar: _add_scalar,
     _aten.constant_pad_nd.default: _pad,
+    torch.ops.quantized_decomposed.quantize_per_channel.default: _quantize_per_channel,
 }
