@@ -184,6 +184,7 @@ class _Importer:
         self._copy_body(module, env)
 
     def _placeholder(self, node: fx.Node) -> fx.Node:
+        _check_static(node)
         new = self.graph.placeholder(node.name)
         new.meta = dict(node.meta)
         return new
@@ -232,6 +233,7 @@ class _Importer:
                                 "pass an ATen graph: torch.export.export(model, inputs)")  # fmt: skip
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        _check_static(node)
         args = fx.map_arg(node.args, lambda n: env[n])
         if target_name(node) in _WRAPPERS:
             return self._inline(args)
@@ -303,7 +305,6 @@ class _Importer:
             in_spec: Pytree of the inputs, kept for the user.
             out_spec: Pytree of the outputs.
         """
-        self._check_static()
         order = [*self.inputs, *self.constants]
         updates = functionalize.run(self.graph, set(self.inputs), self.mode)
         if updates is None:
@@ -327,17 +328,6 @@ class _Importer:
         module.meta["in_spec"], module.meta["out_spec"] = in_spec, out_spec
         constants = {n.name: self.constants[n].contiguous() for n in used}
         return EdgeProgram(self.name, module, constants, tuple(n.name for n in mutated))
-
-    def _check_static(self) -> None:
-        for node in self.graph.nodes:
-            value = node.meta.get("val")
-            if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-                raise ArmLowerError(f"{describe(node)} is a symbolic number ({value})", STATIC_HINT)
-            for tensor in tensors(value):
-                for dim, size in enumerate(tensor.shape):
-                    if _is_symbolic(size):
-                        what = f"input {node.name}" if node.op == "placeholder" else describe(node)
-                        raise ArmLowerError(f"{what}: size of dimension {dim} is dynamic ({size})", STATIC_HINT)
 
     def _order_placeholders(self, order: Sequence[fx.Node]) -> None:
         """User inputs first, then constants."""
@@ -449,6 +439,17 @@ def _argument(node: fx.Node, name: str) -> Any:
         if arg.name == name:
             return node.args[i] if i < len(node.args) and not arg.kwarg_only else arg.default_value
     return None
+
+
+def _check_static(node: fx.Node) -> None:
+    value = node.meta.get("val")
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise ArmLowerError(f"{describe(node)} is a symbolic number ({value}): a shape is dynamic", STATIC_HINT)
+    for tensor in tensors(value):
+        for dim, size in enumerate(tensor.shape):
+            if _is_symbolic(size):
+                what = f"input {node.name}" if node.op == "placeholder" else describe(node)
+                raise ArmLowerError(f"{what}: size of dimension {dim} is dynamic ({size})", STATIC_HINT)
 
 
 def _is_symbolic(size: object) -> bool:
