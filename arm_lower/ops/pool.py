@@ -16,7 +16,7 @@ from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType, Tensor
 
 MAX_STRIDE = 3
-MIN_SEPARATE = 5  # maps from this size on are averaged rows first
+MIN_SEPARATE = 7  # maps from this size on are averaged rows first; fewer columns would not average the rows' rounding out
 MAX_ROUNDED_AREA = 784
 Pads = tuple[int, int, int, int]
 
