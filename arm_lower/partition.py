@@ -79,7 +79,10 @@ class EthosUPartitioner:
             partitions = partition(program.graph, supported, reasons)
             if partitions is None:
                 continue
-            failed = [lower_partition(p, f"{program.name}_{i}", self.spec.family, program, reasons) for i, p in enumerate(partitions)]
+            failed = [
+                lower_partition(p, f"{program.name}_{i}", self.spec.family, program, reasons)
+                for i, p in enumerate(partitions)
+            ]
             if any(failed):
                 continue
             delegates = [compile_partition(p, self.spec, reasons) for p in partitions]
@@ -100,7 +103,12 @@ class EthosUPartitioner:
 
 
 def is_compute(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target is not operator.getitem and not is_quantize(node) and not is_dequantize(node)
+    return (
+        node.op == "call_function"
+        and node.target is not operator.getitem
+        and not is_quantize(node)
+        and not is_dequantize(node)
+    )
 
 
 def cpu_op(node: fx.Node, reason: Reason | None) -> CpuOp:
@@ -142,9 +150,12 @@ def capability(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]
             if reader is not None or not node.users:
                 supported.discard(node)
                 blame = reasons.get(reader) if reader is not None else None
-                reasons[node] = Reason(f"its result is needed as float by {reader.name} on the CPU: {blame.message}" if reader is not None and blame
-                                       else "its result is a float that no quantize node follows",
-                                       blame.hint if blame else "annotate its output in the quantizer")
+                reasons[node] = Reason(
+                    f"its result is needed as float by {reader.name} on the CPU: {blame.message}"
+                    if reader is not None and blame
+                    else "its result is a float that no quantize node follows",
+                    blame.hint if blame else "annotate its output in the quantizer",
+                )
         if len(reasons) == before:
             return supported
 
@@ -158,7 +169,9 @@ def _walk_all(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason])
         try:
             walk.lower(node)
         except Unsupported as error:
-            blamed = set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
+            blamed = (
+                set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
+            )
             for culprit in blamed or {node}:
                 if not (is_dequantize(culprit) or is_quantize(culprit)):
                     reasons.setdefault(culprit, Reason(error.message, error.hint))
@@ -226,7 +239,9 @@ def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, 
         try:
             walk.lower(node)
         except Unsupported as error:
-            blamed = set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
+            blamed = (
+                set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
+            )
             for culprit in blamed or {node}:
                 reasons.setdefault(culprit, Reason(error.message, error.hint))
             return True
@@ -294,7 +309,9 @@ def prefix(graph: Graph, count: int) -> Graph:
     """The first ``count`` operators, with every result that nobody reads as an output."""
     ops = graph.ops[:count]
     read = {t for op in ops for t in op.inputs}
-    return Graph(graph.name, [t for t in graph.inputs if t in read], [t for op in ops for t in op.outputs if t not in read], ops)
+    return Graph(
+        graph.name, [t for t in graph.inputs if t in read], [t for op in ops for t in op.outputs if t not in read], ops
+    )
 
 
 def _compiles(graph: Graph, spec: EthosUCompileSpec) -> bool:
