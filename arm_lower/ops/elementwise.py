@@ -10,6 +10,7 @@ from arm_lower.errors import Unsupported
 from arm_lower.ops.conv import bias_const
 from arm_lower.ops.pointwise import Number, affine, apply
 from arm_lower.ops.registry import lowers
+from arm_lower.ops.shape import chunk
 from arm_lower.ops.value import (
     Constant,
     Floats,
@@ -306,3 +307,13 @@ def channel_last(b: Builder, x: Value) -> Value:
         return x
     t = stored(x, [0, *range(2, rank), 1], b)
     return Value(t, (0, rank - 1, *range(1, rank - 1)), x.shape, x.q)
+
+
+@lowers("aten.glu.default")
+def glu(b: Builder, x: Lowered, dim: int) -> Real:
+    """The first half times the sigmoid of the second, which has the fixed 8-bit grid of a sigmoid."""
+    first, second = chunk(b, x, 2, dim)
+    gate = apply(b, second, lambda r: 1 / (1 + np.exp(-r)))
+    if not isinstance(gate, Real):
+        raise Unsupported("glu of a constant")
+    return mul_values(b, quantized(first), gate.quantize(QParams(1 / 256, -128, DType.INT8, -128, 127)))

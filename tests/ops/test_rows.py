@@ -146,6 +146,7 @@ ROWS = [
     Row("mul_channels", fn(torch.mul), ((1, 8, 12, 10), (1, 8, 1, 1))),
     Row("div_scalar", fn(lambda x: torch.sigmoid(x / 3))),
     Row("reciprocal", fn(lambda x: 2 / (x.abs() + 1)), lsb=2.0),
+    Row("glu", fn(lambda x: F.glu(x, 1), 8)),
     Row("maximum", fn(torch.maximum), TWO),
     Row("minimum", fn(torch.minimum), TWO),
     Row("max_pool", lambda: nn.MaxPool2d(3, 2, 1)),
