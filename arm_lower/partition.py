@@ -160,8 +160,13 @@ def capability(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]
             return supported
 
 
+def fixed_constants(program: EdgeProgram) -> dict[str, torch.Tensor]:
+    """The constants without the buffers that the program changes: those are inputs of whatever reads them."""
+    return {name: tensor for name, tensor in program.constants.items() if name not in program.mutated}
+
+
 def _walk_all(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]) -> set[fx.Node]:
-    walk = Walk(program.name, family, program.constants)
+    walk = Walk(program.name, family, fixed_constants(program))
     supported: set[fx.Node] = set()
     for node in program.graph.nodes:
         if node.op != "call_function" or node in reasons:
@@ -234,7 +239,7 @@ def make_partition(order: Sequence[fx.Node], group: set[fx.Node]) -> Partition:
 
 def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, reasons: dict[fx.Node, Reason]) -> bool:
     """Builds the TOSA graph of a partition. True if a node failed here, or the partition does nothing: then it is in ``reasons``."""
-    walk = Walk(name, family, program.constants)
+    walk = Walk(name, family, fixed_constants(program))
     for node in p.nodes:
         try:
             walk.lower(node)
@@ -284,7 +289,7 @@ def compile_partition(p: Partition, spec: EthosUCompileSpec, reasons: dict[fx.No
         culprit = refused_node(p, spec)
         _log.warning("Vela refuses %s: %s", culprit.name, error.message)
         for node in _unit(culprit, p):
-            reasons.setdefault(node, Reason(f"Vela: {error.message}"))
+            reasons.setdefault(node, Reason(error.message, error.hint))
         return None
     blob = ethosu_blob.pack(result.command_stream, result.read_only, result.scratch_size, result.inputs, result.outputs)
     return Delegate(BACKEND, blob, spec.compile_specs(), graph, data, result)
@@ -300,9 +305,10 @@ def refused_node(p: Partition, spec: EthosUCompileSpec) -> fx.Node:
             low = middle
         else:
             high = middle
-    stem = graph.ops[high - 1].output.name
-    owners = [n for n in p.nodes if not is_dequantize(n) and stem.split(".")[0] == n.name]
-    return owners[0] if owners else next(n for n in p.nodes if not is_dequantize(n))
+    stem = graph.ops[high - 1].output.name.split(".")[0]
+    # a requantization bears the name of the dequantize node that is read: its quantize node is the one to move
+    named = [u for n in p.nodes if n.name == stem for u in (n.users if is_dequantize(n) else (n,))]
+    return next(n for n in [*named, *p.nodes] if n in p.nodes and not is_dequantize(n))
 
 
 def prefix(graph: Graph, count: int) -> Graph:
@@ -323,7 +329,7 @@ def _compiles(graph: Graph, spec: EthosUCompileSpec) -> bool:
 
 
 def _unit(node: fx.Node, p: Partition) -> set[fx.Node]:
-    """The node and those joined to it by float results, up to the next quantize nodes."""
+    """The node and those joined to it by float results, up to the next quantize nodes, which stay; one that stands alone goes."""
     unit, todo = set(), [node]
     members = {n for n in p.nodes if not is_dequantize(n)}
     while todo:
@@ -333,7 +339,7 @@ def _unit(node: fx.Node, p: Partition) -> set[fx.Node]:
         unit.add(n)
         todo += [s for s in n.all_input_nodes if is_float(s)]
         todo += [] if is_quantize(n) or not is_float(n) else list(n.users)
-    return {n for n in unit if not is_quantize(n)}
+    return {n for n in unit if not is_quantize(n)} or {node}
 
 
 def insert_call(graph: fx.Graph, key: str, p: Partition, moved: dict[fx.Node, fx.Node]) -> None:
