@@ -134,7 +134,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return m.graph
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(graphs(), st.integers(0, 2**32))
 def test_rewrites_keep_every_output_byte(graph: Graph, seed: int) -> None:
     verify(graph)
@@ -156,7 +156,7 @@ def test_rewrites_keep_every_output_byte(graph: Graph, seed: int) -> None:
             assert want.tobytes() == found.tobytes(), f"{getattr(rewrite, '__name__', 'rewrite')}\n{text}\n{to_text(changed)}"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(graphs())
 def test_a_second_optimize_changes_nothing(graph: Graph) -> None:
     once = to_text(optimize(graph))
