@@ -71,6 +71,7 @@ class EthosUPartitioner:
     def lower(self, program: EdgeProgram) -> EdgeProgram:
         """The program with delegates; every operator left on the CPU is listed in ``cpu_ops`` with its reason."""
         recognize(program.graph)
+        program.graph.eliminate_dead_code()
         own_dequantize(program.graph)
         order = {n: i for i, n in enumerate(program.graph.nodes)}
         reasons: dict[fx.Node, Reason] = {}
@@ -255,7 +256,7 @@ def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, 
         value = walk.value(node)
         if not isinstance(value, Value):
             raise Unsupported(f"{node.name} is not an integer tensor")
-        b.location, b.stem = f"{module_path(node)}:output layout", f"{node.name}.out"
+        b.location, b.stem = f"{module_path(node)}:output layout".lstrip(":"), f"{node.name}.out"
         b.graph.outputs.append(output_tensor(walk, value, node))
     graph = optimize(b.graph)
     verify(graph)
@@ -264,7 +265,9 @@ def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, 
             if not is_dequantize(node):
                 reasons.setdefault(node, Reason("only moves data, with nothing to compute beside it on the NPU"))
         return True
-    p.graph, p.inputs = graph, [n for n, t in zip(walk.inputs, b.graph.inputs, strict=True) if t in graph.inputs]
+    read = {t for op in graph.ops for t in op.inputs}
+    p.graph, p.inputs = graph, [n for n, t in zip(walk.inputs, graph.inputs, strict=True) if t in read]
+    graph.inputs = [t for t in graph.inputs if t in read]  # Vela drops what nothing reads
     return False
 
 
