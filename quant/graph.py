@@ -97,6 +97,7 @@ def functionalize(gm: fx.GraphModule) -> None:
     An in-place operator on an input, a parameter, a buffer or a tensor with live views is left alone.
     """
     order = {node: i for i, node in enumerate(gm.graph.nodes)}
+    names = {node.name for node in gm.graph.nodes}
     for node in list(gm.graph.nodes):
         functional = _functional(node)
         if functional is None or not _last_use(node, order):
@@ -106,9 +107,10 @@ def functionalize(gm: fx.GraphModule) -> None:
         new.meta = dict(node.meta)
         order[new] = order[node]
         node.replace_all_uses_with(new)
-        name = node.name
         gm.graph.erase_node(node)
-        new.name = name.rstrip("_") if name.rstrip("_") not in {n.name for n in order if n is not node} else new.name
+        plain = node.name.rstrip("_")
+        new.name = node.name if plain in names else plain
+        names.add(new.name)
 
 
 def _functional(node: fx.Node) -> Any | None:
@@ -272,6 +274,7 @@ def _as_depthwise(gm: fx.GraphModule, norm: fx.Node) -> bool:
         result = layer if plain else _call(gm, aten.reshape.default, (layer, list(shape)), norm)
     norm.replace_all_uses_with(result)
     gm.graph.erase_node(norm)
+    result.name = norm.name
     return True
 
 
