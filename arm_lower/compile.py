@@ -105,7 +105,7 @@ class Verification:
             + f" from the quantized model, SQNR {c.sqnr_db:.1f} dB"
             for c in self.outputs
         ]
-        return "\n".join(lines)
+        return "\n".join(lines) or "nothing to compare: no delegate, and no quantized model"
 
 
 class _Both:
@@ -184,40 +184,43 @@ class Compiled:
             ArmLowerError: It cannot be written; then nothing is left half-written.
         """
         target = Path(path)
-        check_writable(target)
         folder = target.with_suffix(".record")
-        if record:
-            _write_folder(folder, self.record)
-        elif folder.is_dir() and (folder / "report.json").is_file():
-            shutil.rmtree(folder)
-        write_file(target, self.buffer)
+        if folder == target:
+            raise ArmLowerError(f"cannot write {target}: a record folder has this name", "choose a name ending in .pte")
+        check_writable(target)
+        with _swapped(folder, self.record if record else None):
+            write_file(target, self.buffer)
 
     def verify(self, inputs: Iterable[Sequence[Any]]) -> Verification:
         """Runs the file on the host and says whether it does what it should.
 
-        The ``.pte`` is executed from its own bytes: delegates' command streams on the NPU model, CPU operators in torch.
-        Every delegate call is compared byte for byte with its TOSA graph on the reference model, and the outputs with
-        the quantized model in torch.
+        The ``.pte`` is executed from its own bytes: delegates' command streams on the NPU model, CPU operators in
+        torch. Every delegate call is compared byte for byte with its TOSA graph on the reference model, and the
+        outputs with the quantized model in torch.
 
         Args:
-            inputs: Samples: argument tuples like the example inputs.
+            inputs: Samples: argument tuples like the example inputs, of tensors or arrays. Where the file takes int8,
+                the integers are taken as well.
 
         Raises:
-            ArmLowerError: The inputs do not fit.
+            ArmLowerError: The inputs do not fit, or there are none.
         """
         from tosa_ref.compare import sqnr_db
         from tosa_ref.host import Host, Record
 
         samples = [_arguments(s) for s in inputs]
+        if not samples:
+            raise ArmLowerError("verify was given no sample", "give at least one tuple of arguments")
         with tempfile.TemporaryDirectory() as folder:
-            _write_folder(Path(folder) / "record", self.record)
-            both = _Both(Record(Path(folder) / "record", len(self.delegates)))
+            for name, data in self.record.items():
+                (Path(folder) / name).write_bytes(data)
+            both = _Both(Record(Path(folder), len(self.delegates)))
             host = Host(self.buffer, delegate_runner=both)
             results = [tuple(host.run([self._given(a, i) for i, a in enumerate(s)])) for s in samples]
         checks = []
         if self.quantized is not None:
-            with torch.no_grad():
-                wanted = [tuple(t.numpy() for t in _tensors(self.quantized(*s))) for s in samples]
+            with torch.no_grad(), _state_kept(self.quantized):
+                wanted = [[t.numpy() for t in _tensors(self.quantized(*self._taken(s)))] for s in samples]
             for i, tensor in enumerate(self.boundary["outputs"]):
                 found = np.stack([self._real(r[i], tensor) for r in results])
                 expected = np.stack([w[i] for w in wanted])
@@ -231,7 +234,17 @@ class Compiled:
         tensor = self.boundary["inputs"][i] if i < len(self.boundary["inputs"]) else None
         if tensor is None or tensor.dtype != "int8" or tensor.scale is None or array.dtype == np.int8:
             return array
-        return np.clip(np.rint(array / tensor.scale) + (tensor.zero_point or 0), -128, 127).astype(np.int8)
+        # in float32, as quantized_decomposed.quantize_per_tensor rounds
+        scaled = np.rint(array.astype(np.float32) * np.float32(1.0 / tensor.scale))
+        return np.clip(scaled + (tensor.zero_point or 0), -128, 127).astype(np.int8)
+
+    def _taken(self, sample: Sequence[Any]) -> list[Any]:
+        """Arguments as the quantized model wants them: tensors of reals."""
+        arguments = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in sample]
+        for i, tensor in enumerate(self.boundary["inputs"][:len(arguments)]):
+            if isinstance(arguments[i], torch.Tensor) and arguments[i].dtype == torch.int8:
+                arguments[i] = torch.from_numpy(self._real(arguments[i].numpy(), tensor))
+        return arguments
 
     @staticmethod
     def _real(array: Array, tensor: BoundaryTensor) -> Array:
@@ -260,8 +273,8 @@ def compile(
 
     Args:
         model: A module in evaluation mode, an exported program, or a graph module that is quantized already.
-        calibration: Representative samples (argument tuples, or tensors for models of one input); None compiles the model
-            as it is: all on the CPU unless it is quantized already.
+        calibration: Representative samples (argument tuples, or tensors for models of one input); None compiles the
+            model as it is: all on the CPU unless it is quantized already.
         target: ``ethos-u55-128``, ``ethos-u85-256`` ... (`EthosUCompileSpec`).
         system_config: Section of Vela's .ini; the target's usual one by default.
         memory_mode: Likewise.
@@ -292,7 +305,7 @@ def compile(
             f"the model is a {type(model).__name__}",
             "give a torch.nn.Module, an ExportedProgram or a quantized GraphModule",
         )
-    samples = None if calibration is None else [_arguments(s) for s in calibration]
+    samples = None if calibration is None else _samples(calibration)
     examples = _examples(model, samples, example_inputs, io_layout)
     seconds: dict[str, float] = {}
     source: ExportedProgram | fx.GraphModule = _exported(model, examples, seconds)
@@ -323,6 +336,19 @@ def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
 
 def _arguments(sample: Any) -> tuple[Any, ...]:
     return tuple(sample) if isinstance(sample, (list, tuple)) else (sample,)
+
+
+def _samples(calibration: Iterable[Any]) -> list[tuple[Any, ...]]:
+    if isinstance(calibration, (torch.Tensor, np.ndarray, str, dict)) or not isinstance(calibration, Iterable):
+        raise ArmLowerError(f"calibration is a {type(calibration).__name__}",
+                            "give a list of argument tuples: [(x0,), (x1,), ...]")
+    samples = [_arguments(s) for s in calibration]
+    for i, sample in enumerate(samples):
+        for j, x in enumerate(sample):
+            if isinstance(x, np.ndarray):
+                raise ArmLowerError(f"calibration sample {i}, input {j} is a numpy array, not a torch.Tensor",
+                                    "convert with torch.from_numpy")
+    return samples
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
@@ -382,10 +408,14 @@ def _quantized(
     progress: Progress | None,
 ) -> fx.GraphModule:
     from quant import EthosUQuantizer, quantize
+    from quant.config import QuantizationConfig
 
+    if not isinstance(quantization, (EthosUQuantizer, QuantizationConfig, type(None))):
+        raise ArmLowerError(f"quantization is a {type(quantization).__name__}",
+                            "give an EthosUQuantizer or a QuantizationConfig")
     quantizer = quantization if isinstance(quantization, EthosUQuantizer) else EthosUQuantizer()
-    if quantization is not None and quantizer is not quantization:
-        quantizer.set_global(quantization)  # type: ignore[arg-type]
+    if isinstance(quantization, QuantizationConfig):
+        quantizer.set_global(quantization)
     if isinstance(source, fx.GraphModule):
         raise ArmLowerError(
             "calibration was given for a graph module",
@@ -408,19 +438,60 @@ def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
     seconds[name] = time.perf_counter() - start
 
 
-def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    """A folder with exactly these files, written whole and then moved into place."""
+@contextmanager
+def _state_kept(module: nn.Module) -> Iterator[None]:
+    """Buffers that the block changes get their values back."""
+    before = [(b, b.clone()) for b in module.buffers()]
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise ArmLowerError(f"cannot write {folder}: {error.strerror or error}", "choose a writable path") from error
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
+
+
+@contextmanager
+def _swapped(folder: Path, files: dict[str, bytes] | None) -> Iterator[None]:
+    """A folder with exactly these files (None: no folder) in place of a record that is there. If this or the block
+    fails, all is as it was.
+
+    Raises:
+        ArmLowerError: It cannot be written, or something is there that is no record.
+    """
+    moved: list[tuple[Path, Path]] = []  # what was renamed, from and to
+    spare: list[Path] = []  # folders to remove in the end
+    ours = folder.is_dir() and ((folder / "report.json").is_file() or not any(folder.iterdir()))
+    if files is not None and folder.exists() and not ours:
+        raise ArmLowerError(f"cannot write {folder}: it is there and is no record of a compilation",
+                            "move it away, or choose another name")
     try:
-        for name, data in files.items():
-            write_file(temporary / name, data)
-        os.chmod(temporary, 0o755)
-        if folder.is_dir():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise ArmLowerError(f"cannot write {folder}: {error.strerror or error}", "choose a writable path") from error
+        try:
+            new = None if files is None else _filled_folder(folder, files, spare)
+            aside = _empty_folder(folder, spare) if ours else None
+            for source, destination in ((folder, aside), (new, folder)):
+                if source is not None and destination is not None:
+                    os.replace(source, destination)
+                    moved.append((source, destination))
+        except OSError as error:
+            why = error.strerror or error
+            raise ArmLowerError(f"cannot write {folder}: {why}", "choose a writable path") from error
+        yield
+    except BaseException:
+        for source, destination in reversed(moved):
+            os.replace(destination, source)
+        raise
+    finally:
+        for path in spare:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _empty_folder(beside: Path, spare: list[Path]) -> Path:
+    spare.append(Path(tempfile.mkdtemp(prefix=f".{beside.name}.", dir=beside.parent)))
+    return spare[-1]
+
+
+def _filled_folder(beside: Path, files: dict[str, bytes], spare: list[Path]) -> Path:
+    folder = _empty_folder(beside, spare)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    os.chmod(folder, 0o755)
+    return folder

@@ -221,7 +221,8 @@ class _Importer:
         if known is not None:
             return known
         with self.graph.inserting_before(next(iter(self.graph.nodes))):
-            new = self.graph.placeholder(str(node.target).replace(".", "_"))
+            name = str(node.target).replace(".", "_")
+            new = self.graph.placeholder(name if name.isidentifier() else f"_{name}")
         new.meta = dict(node.meta)
         self.constants[new] = value.detach()
         self._lifted[id(value)] = new

@@ -6,12 +6,12 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import lowering
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-import lowering
 from arm_lower.edge.build import from_module
 from arm_lower.edge.program import EdgeProgram, call_delegate
 from arm_lower.partition import MOVES, Partition, capability, levels, own_dequantize, partition
@@ -41,7 +41,9 @@ def cpu(x: torch.Tensor) -> torch.Tensor:
     return x.cumsum(-1) * 0.25
 
 
-def lowered(module: nn.Module, *shapes: tuple[int, ...], target: str = lowering.TARGETS[0]) -> tuple[fx.GraphModule, EdgeProgram, list[tuple[Any, ...]]]:
+def lowered(
+    module: nn.Module, *shapes: tuple[int, ...], target: str = lowering.TARGETS[0]
+) -> tuple[fx.GraphModule, EdgeProgram, list[tuple[Any, ...]]]:
     torch.manual_seed(0)
     calibration = lowering.samples(*(shapes or (MAP,)))
     q = lowering.quantized(module, calibration)
@@ -86,7 +88,10 @@ def assert_convex(p: Partition) -> None:
 
 def kinds(program: EdgeProgram) -> list[list[str]]:
     """Computing TOSA operators of each delegate, in order of first appearance."""
-    return [list(dict.fromkeys(op.kind for op in d.tosa.ops if op.kind not in MOVES and op.kind != "RESCALE")) for d in program.delegates.values()]
+    return [
+        list(dict.fromkeys(op.kind for op in d.tosa.ops if op.kind not in MOVES and op.kind != "RESCALE"))
+        for d in program.delegates.values()
+    ]
 
 
 def calls(program: EdgeProgram) -> list[fx.Node]:
@@ -149,7 +154,9 @@ def test_delegates_with_cpu_operators_between() -> None:
 
 def test_results_of_an_early_delegate_that_a_late_one_reads() -> None:
     """An output of the first delegate is an input of the second beside what the CPU made of it."""
-    q, program, calibration = lowered(Net(lambda s, x: (lambda y: s.b(y) + s.c(cpu(y)) * y)(s.a(x)), a=conv(), b=conv(), c=conv()))
+    q, program, calibration = lowered(
+        Net(lambda s, x: (lambda y: s.b(y) + s.c(cpu(y)) * y)(s.a(x)), a=conv(), b=conv(), c=conv())
+    )
     first, second = calls(program)
     reads = {n.args[0] for n in second.all_input_nodes if n.target is operator.getitem}
     assert reads == {first}
@@ -158,7 +165,13 @@ def test_results_of_an_early_delegate_that_a_late_one_reads() -> None:
 
 def test_delegate_inputs_and_outputs_are_each_once() -> None:
     """A tensor with many readers crosses a border once."""
-    q, program, calibration = lowered(Net(lambda s, x: (s.a(x) + s.b(x) + torch.cat([x, x], 1)[:, :3], cpu(s.a(x)), cpu(F.relu(s.a(x)))), a=conv(), b=conv()))
+    q, program, calibration = lowered(
+        Net(
+            lambda s, x: (s.a(x) + s.b(x) + torch.cat([x, x], 1)[:, :3], cpu(s.a(x)), cpu(F.relu(s.a(x)))),
+            a=conv(),
+            b=conv(),
+        )
+    )
     (call,) = calls(program)
     assert len(call.args) == 2
     for d in program.delegates.values():
@@ -171,7 +184,9 @@ def test_delegate_inputs_and_outputs_are_each_once() -> None:
 
 def test_border_types_are_those_of_the_command_stream() -> None:
     """B41: what the graph says of a delegate's results is what Vela writes."""
-    _, program, _ = lowered(Net(lambda s, x: cpu(s.a(x).view(1, 4, 4, 16).permute(0, 2, 1, 3)), a=nn.Linear(32, 16)), (1, 16, 32))
+    _, program, _ = lowered(
+        Net(lambda s, x: cpu(s.a(x).view(1, 4, 4, 16).permute(0, 2, 1, 3)), a=nn.Linear(32, 16)), (1, 16, 32)
+    )
     (call,), (delegate,) = calls(program), program.delegates.values()
     for val, tensor, written in zip(call.meta["val"], delegate.tosa.outputs, delegate.vela.outputs, strict=True):
         assert val.dtype == torch.int8 and val.element_size() == written.element_size
@@ -179,7 +194,9 @@ def test_border_types_are_those_of_the_command_stream() -> None:
 
 
 def test_several_outputs() -> None:
-    q, program, calibration = lowered(Net(lambda s, x: (s.a(x), {"b": s.b(F.relu(s.a(x)))}, [s.b(x).mean((2, 3))]), a=conv(), b=conv()))
+    q, program, calibration = lowered(
+        Net(lambda s, x: (s.a(x), {"b": s.b(F.relu(s.a(x)))}, [s.b(x).mean((2, 3))]), a=conv(), b=conv())
+    )
     assert len(program.delegates) == 1 and not program.cpu_ops
     agree(q, program, calibration[0], lsb=2.0)
 
@@ -279,8 +296,11 @@ def test_mutable_buffer_keeps_its_state() -> None:
     state = program.constants["last"]
     q.last.copy_(state)
     for sample in calibration[:3]:
-        args = [state if n.name == "last" else program.constants[n.name] if n.name in program.constants else sample[0]
-                for n in program.graph.nodes if n.op == "placeholder"]
+        args = [
+            state if n.name == "last" else program.constants[n.name] if n.name in program.constants else sample[0]
+            for n in program.graph.nodes
+            if n.op == "placeholder"
+        ]
         with torch.no_grad():
             state, found = lowering.Execute(program).run(*args)
             want = q(*sample)
@@ -305,14 +325,18 @@ def test_mutable_buffer_written_from_the_middle() -> None:
 # -- nothing to compute ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fn", [
-    lambda s, x: cpu(cpu(x).view(6, 15).view(MAP)),
-    lambda s, x: x.squeeze(1),
-    lambda s, x: x.detach().clone(),
-    lambda s, x: cpu(x).expand(2, 3, 6, 5),
-    lambda s, x: cpu(x).permute(0, 2, 3, 1),
-    lambda s, x: F.pad(cpu(x), (1, 1)),
-], ids=["two views", "squeeze", "detach clone", "expand", "permute", "pad"])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda s, x: cpu(cpu(x).view(6, 15).view(MAP)),
+        lambda s, x: x.squeeze(1),
+        lambda s, x: x.detach().clone(),
+        lambda s, x: cpu(x).expand(2, 3, 6, 5),
+        lambda s, x: cpu(x).permute(0, 2, 3, 1),
+        lambda s, x: F.pad(cpu(x), (1, 1)),
+    ],
+    ids=["two views", "squeeze", "detach clone", "expand", "permute", "pad"],
+)
 def test_no_delegate_without_compute(fn: Callable[..., Any]) -> None:
     """B06, B07: nothing but data movement stays on the CPU."""
     q, program, calibration = lowered(Net(fn))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import lowering
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-import lowering
 from arm_lower import vela
 from arm_lower.edge.build import from_exported, from_module
 from arm_lower.edge.program import CpuOp, EdgeProgram
@@ -42,7 +42,9 @@ def conv(out: int = 3, channels: int = 3) -> nn.Module:
     return nn.Conv2d(channels, out, 3, padding=1)
 
 
-def prepared(module: nn.Module, quantizer: EthosUQuantizer | None = None) -> tuple[fx.GraphModule, list[tuple[Any, ...]]]:
+def prepared(
+    module: nn.Module, quantizer: EthosUQuantizer | None = None
+) -> tuple[fx.GraphModule, list[tuple[Any, ...]]]:
     torch.manual_seed(0)
     calibration = lowering.samples(MAP)
     return lowering.quantized(module, calibration, quantizer), calibration
@@ -65,7 +67,9 @@ def agree(q: fx.GraphModule, program: EdgeProgram, sample: tuple[Any, ...], lsb:
 
 def test_model_that_is_not_quantized() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).eval()
-    program = EthosUPartitioner(EthosUCompileSpec("ethos-u55-128")).lower(from_exported(torch.export.export(module, lowering.samples(MAP)[0])))
+    program = EthosUPartitioner(EthosUCompileSpec("ethos-u55-128")).lower(
+        from_exported(torch.export.export(module, lowering.samples(MAP)[0]))
+    )
     assert not program.delegates
     assert program.cpu_ops == [
         CpuOp("conv2d", "aten.conv2d.default", "0", "its input is float", QUANTIZE),
@@ -78,13 +82,21 @@ def test_model_that_is_not_quantized() -> None:
 def test_operator_without_a_lowering() -> None:
     q, calibration = prepared(Net(lambda s, x: s.b(s.a(x).cumsum(-1)), a=conv(), b=conv()))
     program = lowering.lowered(q, calibration[0])
-    assert program.cpu_ops == [CpuOp("cumsum", "aten.cumsum.default", "", "operator aten.cumsum.default has no NPU lowering")]
+    assert program.cpu_ops == [
+        CpuOp("cumsum", "aten.cumsum.default", "", "operator aten.cumsum.default has no NPU lowering")
+    ]
 
 
 def test_module_left_out_by_the_quantizer() -> None:
-    q, calibration = prepared(Net(lambda s, x: s.c(F.relu(s.b(s.a(x)))), a=conv(), b=conv(), c=conv()), EthosUQuantizer().set_module_name("b", None))
+    q, calibration = prepared(
+        Net(lambda s, x: s.c(F.relu(s.b(s.a(x)))), a=conv(), b=conv(), c=conv()),
+        EthosUQuantizer().set_module_name("b", None),
+    )
     program = lowering.lowered(q, calibration[0])
-    assert reasons(program)["conv2d"] == ("the weight is not a quantized constant", "quantize the module, or keep its weight a parameter")
+    assert reasons(program)["conv2d"] == (
+        "the weight is not a quantized constant",
+        "quantize the module, or keep its weight a parameter",
+    )
     assert [c.module_path for c in program.cpu_ops if "conv2d" in c.op] == ["b"]
     assert len(program.delegates) == 2
     agree(q, program, calibration[0])
@@ -118,7 +130,15 @@ def test_float_result_that_is_an_output() -> None:
     q, calibration = prepared(Net(lambda s, x: s.a(x), a=conv()))
     drop_output_quantize(q)
     program = lowering.lowered(q, calibration[0])
-    assert program.cpu_ops == [CpuOp("conv2d", "aten.conv2d.default", "a", "its result is a float that no quantize node follows", "annotate its output in the quantizer")]
+    assert program.cpu_ops == [
+        CpuOp(
+            "conv2d",
+            "aten.conv2d.default",
+            "a",
+            "its result is a float that no quantize node follows",
+            "annotate its output in the quantizer",
+        )
+    ]
     agree(q, program, calibration[0])
 
 
@@ -134,7 +154,9 @@ def test_only_movement_says_so() -> None:
     q, calibration = prepared(Net(lambda s, x: s.a(x).cumsum(-1).permute(0, 2, 3, 1), a=conv()))
     program = lowering.lowered(q, calibration[0])
     assert reasons(program)["permute"] in {
-        ("only moves data, with nothing to compute beside it on the NPU", ""), ("its input is float", QUANTIZE)}
+        ("only moves data, with nothing to compute beside it on the NPU", ""),
+        ("its input is float", QUANTIZE),
+    }
 
 
 def test_limits_of_the_target() -> None:
@@ -148,7 +170,8 @@ def test_limits_of_the_target() -> None:
 
 def test_integer_inputs_of_other_types() -> None:
     program = EthosUPartitioner(EthosUCompileSpec("ethos-u55-128")).lower(
-        from_exported(torch.export.export(Net(lambda s, x: x.abs()).eval(), (torch.ones(2, 3, dtype=torch.int64),))))
+        from_exported(torch.export.export(Net(lambda s, x: x.abs()).eval(), (torch.ones(2, 3, dtype=torch.int64),)))
+    )
     assert program.cpu_ops == [CpuOp("abs_1", "aten.abs.default", "", "its input has dtype torch.int64")]
 
 
@@ -156,7 +179,10 @@ def test_dead_nodes_make_no_delegate_inputs() -> None:
     """Vela drops inputs that nothing reads, so they must not be in a delegate's signature."""
     torch.manual_seed(0)
     calibration = lowering.samples(MAP, MAP)
-    program = from_module(lowering.quantized(Net(lambda s, x, y: (s.a(x), F.relu(s.b(y))), a=conv(), b=conv()), calibration), calibration[0])
+    program = from_module(
+        lowering.quantized(Net(lambda s, x, y: (s.a(x), F.relu(s.b(y))), a=conv(), b=conv()), calibration),
+        calibration[0],
+    )
     outputs = program.outputs()
     program.graph.output_node().args = ((outputs[0],),)
     program = EthosUPartitioner(EthosUCompileSpec("ethos-u55-128", effort="fast")).lower(program)
@@ -186,17 +212,22 @@ def residual(self: Any, x: torch.Tensor) -> torch.Tensor:
     return F.relu(self.b(F.hardswish(self.a(x))) + x)
 
 
-
-@pytest.mark.parametrize("kind,fn,moved,delegates", [
-    ("MAX_POOL2D", lambda s, x: s.b(F.max_pool2d(F.relu(s.a(x)), 2)), {"max_pool2d"}, 2),
-    ("TABLE", lambda s, x: s.b(F.hardswish(s.a(x))), {"hardswish"}, 2),
-    ("TABLE", residual, {"hardswish"}, 2),
-    ("ADD", residual, {"add", "relu"}, 1),
-    ("REDUCE_SUM", lambda s, x: s.b(F.softmax(s.a(x), 1)), {"softmax"}, 2),
-    ("CONV2D", lambda s, x: s.b(F.max_pool2d(s.a(x), 2)), {"conv2d"}, 1),
-    ("MUL", lambda s, x: (s.a(x), s.a(x) * s.b(x)), {"mul"}, 1),
-], ids=["pool", "table", "table in a branch", "sum and its relu", "middle of a softmax", "all convolutions", "end"])
-def test_operator_that_vela_refuses(kind: str, fn: Callable[..., Any], moved: set[str], delegates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "kind,fn,moved,delegates",
+    [
+        ("MAX_POOL2D", lambda s, x: s.b(F.max_pool2d(F.relu(s.a(x)), 2)), {"max_pool2d"}, 2),
+        ("TABLE", lambda s, x: s.b(F.hardswish(s.a(x))), {"hardswish"}, 2),
+        ("TABLE", residual, {"hardswish"}, 2),
+        ("ADD", residual, {"add", "relu"}, 1),
+        ("REDUCE_SUM", lambda s, x: s.b(F.softmax(s.a(x), 1)), {"softmax"}, 2),
+        ("CONV2D", lambda s, x: s.b(F.max_pool2d(s.a(x), 2)), {"conv2d"}, 1),
+        ("MUL", lambda s, x: (s.a(x), s.a(x) * s.b(x)), {"mul"}, 1),
+    ],
+    ids=["pool", "table", "table in a branch", "sum and its relu", "middle of a softmax", "all convolutions", "end"],
+)
+def test_operator_that_vela_refuses(
+    kind: str, fn: Callable[..., Any], moved: set[str], delegates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     q, calibration = prepared(Net(fn, a=conv(), b=conv()))
     refuse(monkeypatch, kind)
     program = lowering.lowered(q, calibration[0])
@@ -250,4 +281,6 @@ def test_memory_limit_is_no_operators_fault(monkeypatch: pytest.MonkeyPatch) -> 
     """What does not fit is the user's decision: no operator moves."""
     q, calibration = prepared(Net(residual, a=conv(), b=conv()))
     with pytest.raises(ArmLowerError, match="sram_limit does not fit"):
-        EthosUPartitioner(EthosUCompileSpec("ethos-u55-128", sram_limit=64, effort="fast")).lower(from_module(q, calibration[0]))
+        EthosUPartitioner(EthosUCompileSpec("ethos-u55-128", sram_limit=64, effort="fast")).lower(
+            from_module(q, calibration[0])
+        )

@@ -23,8 +23,18 @@ def rescale_attrs(draw: st.DrawFn, out: DType) -> dict[str, Attr]:
     multiplier, shift = draw(st.sampled_from([(1 << 30, 30), (1 << 30, 31), (1518500250, 31), (1 << 30, 29)]))
     zp = st.sampled_from([0, 0, 3, -7])
     narrow = out is DType.INT8
-    return dict(multiplier=(multiplier,), shift=(shift,), input_zp=draw(zp), output_zp=draw(zp) if narrow else 0, scale32=True, rounding="single",
-                per_channel=False, input_unsigned=False, output_unsigned=False, out_dtype=str(out))
+    return dict(
+        multiplier=(multiplier,),
+        shift=(shift,),
+        input_zp=draw(zp),
+        output_zp=draw(zp) if narrow else 0,
+        scale32=True,
+        rounding="single",
+        per_channel=False,
+        input_unsigned=False,
+        output_unsigned=False,
+        out_dtype=str(out),
+    )
 
 
 class Maker:
@@ -36,7 +46,9 @@ class Maker:
         self.graph = Graph("random")
         self.values: list[Tensor] = []
         self.constants = 0
-        self.tables = [Tensor(f"table{i}", (256,), DType.INT8, self.rng.integers(-128, 128, 256).astype(np.int8)) for i in range(2)]
+        self.tables = [
+            Tensor(f"table{i}", (256,), DType.INT8, self.rng.integers(-128, 128, 256).astype(np.int8)) for i in range(2)
+        ]
 
     def op(self, kind: str, inputs: list[Tensor], **attrs: Attr) -> Tensor:
         ((shape, dtype),) = infer(kind, inputs, attrs)
@@ -55,8 +67,31 @@ class Maker:
     def step(self) -> None:
         x, draw = self.pick(), self.draw
         rank = len(x.shape)
-        kind = draw(st.sampled_from(["CLAMP", "CLAMP", "TABLE", "TABLE", "RESCALE", "RESCALE", "RESHAPE", "RESHAPE", "TRANSPOSE", "TRANSPOSE", "PAD", "conv", "pool",
-                                     "CONCAT", "const", "SLICE", "again", "REVERSE", "add"]))
+        kind = draw(
+            st.sampled_from(
+                [
+                    "CLAMP",
+                    "CLAMP",
+                    "TABLE",
+                    "TABLE",
+                    "RESCALE",
+                    "RESCALE",
+                    "RESHAPE",
+                    "RESHAPE",
+                    "TRANSPOSE",
+                    "TRANSPOSE",
+                    "PAD",
+                    "conv",
+                    "pool",
+                    "CONCAT",
+                    "const",
+                    "SLICE",
+                    "again",
+                    "REVERSE",
+                    "add",
+                ]
+            )
+        )
         if kind == "CLAMP":
             low, high = sorted(draw(st.lists(st.integers(-128, 127), min_size=2, max_size=2)))
             if draw(st.booleans()):
@@ -69,7 +104,9 @@ class Maker:
         elif kind == "RESHAPE":
             n = x.size
             split = draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0]))
-            y = self.op(kind, [x], shape=draw(st.sampled_from([(n,), (split, n // split), (1, split, n // split, 1), x.shape])))
+            y = self.op(
+                kind, [x], shape=draw(st.sampled_from([(n,), (split, n // split), (1, split, n // split, 1), x.shape]))
+            )
         elif kind == "TRANSPOSE":
             y = self.op(kind, [x], perms=tuple(draw(st.permutations(range(rank)))))
         elif kind == "PAD":
@@ -80,19 +117,30 @@ class Maker:
         elif kind in ("conv", "pool"):
             y = self.window(kind)
         elif kind == "CONCAT":
-            y = self.op(kind, [x, draw(st.sampled_from([v for v in self.values if v.shape == x.shape]))], axis=draw(st.integers(0, rank - 1)))
+            y = self.op(
+                kind,
+                [x, draw(st.sampled_from([v for v in self.values if v.shape == x.shape]))],
+                axis=draw(st.integers(0, rank - 1)),
+            )
         elif kind == "const":
             k = self.const(x.shape)
-            k = self.op("TRANSPOSE", [self.op("TRANSPOSE", [k], perms=tuple(range(rank))[::-1])], perms=tuple(range(rank))[::-1])
+            k = self.op(
+                "TRANSPOSE", [self.op("TRANSPOSE", [k], perms=tuple(range(rank))[::-1])], perms=tuple(range(rank))[::-1]
+            )
             y = self.op("CONCAT", [x, k], axis=0)
         elif kind == "SLICE":
             size = [draw(st.integers(1, n)) for n in x.shape]
-            y = self.op(kind, [x], start=tuple(draw(st.integers(0, n - s)) for n, s in zip(x.shape, size)), size=tuple(size))
+            y = self.op(
+                kind, [x], start=tuple(draw(st.integers(0, n - s)) for n, s in zip(x.shape, size)), size=tuple(size)
+            )
         elif kind == "again" and self.graph.ops:
             old = draw(st.sampled_from(self.graph.ops))
             y = self.op(old.kind, list(old.inputs), **old.attrs)
         elif kind == "add":
-            wide = [self.op("RESCALE", [v], **rescale_attrs(draw, DType.INT32)) for v in (x, draw(st.sampled_from([v for v in self.values if v.shape == x.shape])))]
+            wide = [
+                self.op("RESCALE", [v], **rescale_attrs(draw, DType.INT32))
+                for v in (x, draw(st.sampled_from([v for v in self.values if v.shape == x.shape])))
+            ]
             y = self.op("RESCALE", [self.op("ADD", wide)], **{**rescale_attrs(draw, DType.INT8), "input_zp": 0})
         else:
             y = self.op("REVERSE", [x], axis=draw(st.integers(0, rank - 1)))
@@ -107,13 +155,26 @@ class Maker:
         zp = draw(st.sampled_from([0, 3]))
         if draw(st.booleans()):
             t, left = draw(st.integers(0, 2)), draw(st.integers(0, 2))
-            x = self.op("PAD", [x], padding=(0, 0, t, 1, left, 1, 0, 0), pad_const=-128 if kind == "pool" else draw(st.sampled_from([zp, 0])))
+            x = self.op(
+                "PAD",
+                [x],
+                padding=(0, 0, t, 1, left, 1, 0, 0),
+                pad_const=-128 if kind == "pool" else draw(st.sampled_from([zp, 0])),
+            )
         k = [min(draw(st.integers(1, 3)), n) for n in x.shape[1:3]]
         pad = draw(st.sampled_from([(0, 0, 0, 0), tuple(n - 1 for n in (k[0], k[0], k[1], k[1]))]))
         if kind == "pool":
             return self.op("MAX_POOL2D", [x], kernel=tuple(k), stride=(1, 1), pad=pad)
-        acc = self.op("CONV2D", [x, self.const((2, *k, x.shape[3])), self.const((2,), DType.INT32)], pad=pad, stride=(1, 1), dilation=(1, 1), acc_type="int32",
-                      input_zp=zp, weight_zp=0)
+        acc = self.op(
+            "CONV2D",
+            [x, self.const((2, *k, x.shape[3])), self.const((2,), DType.INT32)],
+            pad=pad,
+            stride=(1, 1),
+            dilation=(1, 1),
+            acc_type="int32",
+            input_zp=zp,
+            weight_zp=0,
+        )
         return self.op("RESCALE", [acc], **{**rescale_attrs(draw, DType.INT8), "input_zp": 0})
 
 
@@ -153,7 +214,9 @@ def test_rewrites_keep_every_output_byte(graph: Graph, seed: int) -> None:
         if to_text(changed) == text:
             continue
         for want, found in zip(wanted, run(changed, inputs), strict=True):
-            assert want.tobytes() == found.tobytes(), f"{getattr(rewrite, '__name__', 'rewrite')}\n{text}\n{to_text(changed)}"
+            assert want.tobytes() == found.tobytes(), (
+                f"{getattr(rewrite, '__name__', 'rewrite')}\n{text}\n{to_text(changed)}"
+            )
 
 
 @settings(max_examples=80, deadline=None)
