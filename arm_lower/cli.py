@@ -171,16 +171,21 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Runs a .pte on the host: its delegates on the TOSA reference model or the NPU model, its CPU operators in torch."""
+    """Runs a .pte on the host.
+
+    Its delegates run on the TOSA reference model or the NPU model, its CPU operators in torch.
+    """
     from arm_lower.files import check_writable, read_arrays, write_arrays
 
     check_writable(options.out)
     inputs = read_arrays(options.inputs)
-    from tosa_ref.host import run_pte
+    from tosa_ref.host import DelegateRunner, run_pte
 
-    runner = None
+    runner: DelegateRunner | None = None
     if options.platform == "npu":
-        from fvp.ethosu.delegate import run_delegate as runner
+        from fvp.ethosu.delegate import run_delegate
+
+        runner = run_delegate
     write_arrays(options.out, run_pte(options.model, inputs, options.record, runner))
     return 0
 

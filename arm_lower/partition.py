@@ -124,7 +124,7 @@ def own_dequantize(graph: fx.Graph) -> None:
             continue
         for user in list(node.users)[1:]:
             with graph.inserting_before(user):
-                copy = graph.call_function(node.target, node.args, node.kwargs)  # type: ignore[arg-type]
+                copy = graph.call_function(node.target, node.args, node.kwargs)
             copy.meta = dict(node.meta)
             user.replace_input_with(node, copy)
 
@@ -239,7 +239,11 @@ def make_partition(order: Sequence[fx.Node], group: set[fx.Node]) -> Partition:
 
 
 def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, reasons: dict[fx.Node, Reason]) -> bool:
-    """Builds the TOSA graph of a partition. True if a node failed here, or the partition does nothing: then it is in ``reasons``."""
+    """Builds the TOSA graph of a partition.
+
+    Returns:
+        True if a node failed here or the partition does nothing: then ``reasons`` has why, and the work is repeated.
+    """
     walk = Walk(name, family, fixed_constants(program))
     for node in p.nodes:
         try:
@@ -332,7 +336,10 @@ def _compiles(graph: Graph, spec: EthosUCompileSpec) -> bool:
 
 
 def _unit(node: fx.Node, p: Partition) -> set[fx.Node]:
-    """The node and those joined to it by float results, up to the next quantize nodes, which stay; one that stands alone goes."""
+    """The node and those joined to it by float results, up to the next quantize nodes.
+
+    Those stay, but a quantize node that stands alone goes.
+    """
     unit, todo = set(), [node]
     members = {n for n in p.nodes if not is_dequantize(n)}
     while todo:
@@ -346,8 +353,10 @@ def _unit(node: fx.Node, p: Partition) -> set[fx.Node]:
 
 
 def insert_call(graph: fx.Graph, key: str, p: Partition, moved: dict[fx.Node, fx.Node]) -> None:
-    """Puts the delegate call in place of the partition's nodes. ``moved`` has the results of earlier calls under the nodes
-    that they replaced, and gets those of this one."""
+    """Puts the delegate call in place of the partition's nodes.
+
+    ``moved`` has the results of earlier calls under the nodes that they replaced, and gets those of this one.
+    """
     with graph.inserting_after(p.nodes[-1]):
         call = graph.call_function(call_delegate, (key, *(moved.get(n, n) for n in p.inputs)))
     call.meta["val"] = tuple(n.meta["val"] for n in p.outputs)

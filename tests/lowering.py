@@ -48,8 +48,10 @@ def lowered(graph_module: fx.GraphModule, example: tuple[Any, ...], target: str 
 
 
 class Execute(fx.Interpreter):
-    """Runs a partitioned program: CPU nodes in torch, delegates on the TOSA reference model and, byte for byte the same, their
-    command streams on the NPU model."""
+    """Runs a partitioned program: CPU nodes in torch, delegates on the TOSA reference model.
+
+    Their command streams run on the NPU model, which has to give the same bytes.
+    """
 
     def __init__(self, program: EdgeProgram) -> None:
         super().__init__(program.graph_module)

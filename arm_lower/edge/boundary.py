@@ -22,7 +22,8 @@ class BoundaryTensor:
         shape: Logical sizes.
         dtype: torch dtype without its prefix, what the caller passes or gets: ``float32``, ``int8`` ...
         layout: ``contiguous`` or ``channels_last``.
-        scale, zero_point: real = scale * (integer - zero_point) of the quantized tensor behind it, None if there is none.
+        scale, zero_point: real = scale * (integer - zero_point) of the quantized tensor behind it; None if there is
+            none.
     """
 
     name: str
@@ -48,7 +49,10 @@ def use_channels_last_outputs(program: EdgeProgram) -> None:
 
 
 def use_int8(program: EdgeProgram) -> None:
-    """Inputs and outputs as the quantized integers themselves, where the model quantizes or dequantizes them at once."""
+    """Inputs and outputs as the quantized integers themselves.
+
+    Only where the model quantizes or dequantizes them at once.
+    """
     graph = program.graph
     for node in program.user_inputs():
         readers = list(node.users)

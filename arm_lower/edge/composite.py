@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import fx
 
-_LIBRARY = torch.library.Library("arm_lower", "FRAGMENT")
-_LIBRARY.define("local_response_norm(Tensor x, int size, float alpha, float beta, float k) -> Tensor")
+_LIBRARY = torch.library.Library("arm_lower", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "local_response_norm(Tensor x, int size, float alpha, float beta, float k) -> Tensor"
+)
 
 
 @torch.library.impl(_LIBRARY, "local_response_norm", "CompositeImplicitAutograd")
@@ -23,48 +25,56 @@ def _local_response_norm(x: torch.Tensor, size: int, alpha: float, beta: float, 
 aten = torch.ops.aten
 
 
-def _is(node: Any, target: Any) -> bool:
-    return isinstance(node, fx.Node) and node.op == "call_function" and node.target is target
+def _is(node: Any, *targets: Any) -> bool:
+    return isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets
+
+
+def _arg(node: fx.Node, i: int) -> Any:
+    """Operand ``i`` of a node: a node, a number, a list ..., whatever the operator's schema has there."""
+    return node.args[i]
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _through(node: fx.Node, *targets: Any) -> fx.Node:
+def _through(node: Any, *targets: Any) -> Any:
     """The first producer that is none of ``targets``, which only rearrange a tensor with one user."""
-    while isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets:
-        node = node.args[0]  # type: ignore[assignment]
+    while _is(node, *targets):
+        node = _arg(node, 0)
     return node
 
 
 def match_local_response_norm(div: fx.Node) -> tuple[fx.Node, int, float, float, float] | None:
     """(x, size, alpha, beta, k) if ``div`` ends the graph that torch.nn.functional.local_response_norm exports to."""
-    if not _is(div, aten.div.Tensor) or not _is(div.args[1], aten.pow.Tensor_Scalar):
+    if not _is(div, aten.div.Tensor) or not _is(_arg(div, 1), aten.pow.Tensor_Scalar):
         return None
-    x, power = div.args
-    base, beta = power.args  # type: ignore[union-attr]
-    if not (
-        _is(base, aten.add.Tensor) and _number(base.args[1]) and not base.kwargs and _is(base.args[0], aten.mul.Tensor)
-    ):
+    x, power = _arg(div, 0), _arg(div, 1)
+    base, beta = _arg(power, 0), _arg(power, 1)
+    if not _is(base, aten.add.Tensor) or not _number(_arg(base, 1)) or base.kwargs:
         return None
-    k, (pooled, alpha) = base.args[1], base.args[0].args
-    pool = _through(pooled, aten.view.default, aten.reshape.default, aten.squeeze.dim)
-    if not _number(alpha) or not (_is(pool, aten.avg_pool3d.default) or _is(pool, aten.avg_pool2d.default)):
+    product, k = _arg(base, 0), _arg(base, 1)
+    if not _is(product, aten.mul.Tensor) or not _number(_arg(product, 1)):
         return None
-    size, steps = pool.args[1][0], pool.args[2] if len(pool.args) > 2 else pool.args[1]
-    if any(n != 1 for n in pool.args[1][1:]) or any(n != 1 for n in steps):
+    alpha = _arg(product, 1)
+    pool = _through(_arg(product, 0), aten.view.default, aten.reshape.default, aten.squeeze.dim)
+    if not _is(pool, aten.avg_pool3d.default, aten.avg_pool2d.default):
         return None
-    padded = _through(pool.args[0], aten.view.default, aten.reshape.default, aten.unsqueeze.default)
-    if not (_is(padded, aten.pad.default) or _is(padded, aten.constant_pad_nd.default)):
+    kernel = _arg(pool, 1)
+    size, steps = kernel[0], _arg(pool, 2) if len(pool.args) > 2 else kernel
+    if any(n != 1 for n in kernel[1:]) or any(n != 1 for n in steps):
         return None
-    if list(padded.args[1])[-2:] != [size // 2, (size - 1) // 2] or any(list(padded.args[1])[:-2]):
+    padded = _through(_arg(pool, 0), aten.view.default, aten.reshape.default, aten.unsqueeze.default)
+    if not _is(padded, aten.pad.default, aten.constant_pad_nd.default):
         return None
-    square = _through(padded.args[0], aten.view.default, aten.reshape.default, aten.unsqueeze.default)
+    pads = list(_arg(padded, 1))
+    if pads[-2:] != [size // 2, (size - 1) // 2] or any(pads[:-2]):
+        return None
+    square = _through(_arg(padded, 0), aten.view.default, aten.reshape.default, aten.unsqueeze.default)
     # each reader has its own dequantize of one quantized tensor, so x may be another node with the same operands here
     if not _is(square, aten.mul.Tensor) or not all(_same_source(a, x) for a in square.args):
         return None
-    return x, size, float(alpha), float(beta), float(k)  # type: ignore[return-value]
+    return x, size, float(alpha), float(beta), float(k)
 
 
 def _same_source(a: Any, x: Any) -> bool:

@@ -81,7 +81,8 @@ class EdgeProgram:
 
     def outputs(self) -> list[Any]:
         """Operands of the output node: ``mutated`` values, then user outputs."""
-        return list(self.graph.output_node().args[0])
+        results: Any = self.graph.output_node().args[0]
+        return list(results)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.graph}"
@@ -91,7 +92,10 @@ class Partitioner(Protocol):
     """Moves subgraphs to a backend."""
 
     def lower(self, program: EdgeProgram) -> EdgeProgram:
-        """The program with `call_delegate` nodes in place of what the backend takes; never raises for a valid program."""
+        """The program with `call_delegate` nodes in place of what the backend takes.
+
+        Never raises for a valid program.
+        """
         ...
 
 

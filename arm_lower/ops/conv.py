@@ -105,7 +105,8 @@ def bias_of(bias: Lowered | None, channels: int, scale: Floats) -> Ints:
     if not isinstance(bias, Constant) and not (isinstance(bias, Value) and bias.is_const):
         raise Unsupported("the bias is not constant")
     real = bias.array if isinstance(bias, Constant) else bias.real()
-    return np.clip(np.rint(real / scale), -(2**31), 2**31 - 1).astype(np.int64)
+    integers: Ints = np.clip(np.rint(real / scale), -(2**31), 2**31 - 1).astype(np.int64)
+    return integers
 
 
 def convolve(
@@ -188,7 +189,10 @@ def bias_const(b: Builder, bias: Ints) -> Tensor:
 def drop_dead_taps(
     w: Ints, pad: tuple[int, int, int, int], stride: tuple[int, int], dilation: tuple[int, int], shape: Sequence[int]
 ) -> tuple[Ints, tuple[int, int, int, int], tuple[int, int]]:
-    """Cuts kernel rows and columns that only ever read padding: dilated kernels larger than the map (recipes_conv 1a)."""
+    """Cuts kernel rows and columns that only ever read padding.
+
+    Dilated kernels larger than the map have such (recipes_conv 1a).
+    """
     pads, dil = list(pad), list(dilation)
     for axis in (0, 1):
         size, s, d, first, last = shape[axis + 1], stride[axis], dil[axis], 2 * axis, 2 * axis + 1
@@ -290,7 +294,10 @@ def folded_width(
     phases: int,
     zero_point: int,
 ) -> Accumulators:
-    """A convolution with ``phases * stride`` columns folded into channels (recipes_conv 2a); exact for any zero point."""
+    """A convolution with ``phases * stride`` columns folded into channels (recipes_conv 2a).
+
+    Exact for any zero point.
+    """
     n, height, width, channels = t.shape
     c_out, _, kh, kw = w.shape
     fold = phases * stride[1]
@@ -326,7 +333,10 @@ def large_stride(
     dilation: tuple[int, int],
     zero_point: int,
 ) -> Tensor:
-    """A stride beyond the NPU's limit of 3: stride x stride pixels become channels of a stride-1 convolution (recipes_conv 3b)."""
+    """A stride beyond the NPU's limit of 3, as a convolution with stride 1.
+
+    Its input channels are blocks of stride x stride pixels (recipes_conv 3b).
+    """
     w = dilated(w, dilation)
     n, _, _, channels = t.shape
     out, blocks, padding, sizes = [], [], [0, 0], list(t.shape)
@@ -484,7 +494,10 @@ def conv_transpose(
 
 
 def transposed_weight_of(weight: Lowered, groups: int) -> tuple[Ints, Floats]:
-    """Weight [I, O / groups, ...] of a transposed convolution as [O, I / groups, ...] and its scale for each output channel."""
+    """Weight [I, O / groups, ...] of a transposed convolution as [O, I / groups, ...], and its scale.
+
+    The scale has one entry for each output channel, or one for all.
+    """
     if not isinstance(weight, Value) or weight.q is None or not weight.is_const:
         raise Unsupported("the weight is not a quantized constant")
     w = weight.numpy().astype(np.int64) - weight.q.zero_point
@@ -499,7 +512,11 @@ def transposed_weight_of(weight: Lowered, groups: int) -> tuple[Ints, Floats]:
 
 
 def phase_taps(kernel: int, stride: int, pad: int) -> tuple[int, int, list[tuple[int, int, int]]]:
-    """Input offsets (smallest, largest, all as (phase, tap, offset)) that the output phases of a transposed convolution read."""
+    """The input offsets that the output phases of a transposed convolution read.
+
+    Returns:
+        The smallest, the largest, and all of them as (phase, tap, offset).
+    """
     taps = [
         (a, k, (a + pad - k) // stride) for a in range(stride) for k in range(kernel) if (a + pad - k) % stride == 0
     ]
@@ -509,7 +526,10 @@ def phase_taps(kernel: int, stride: int, pad: int) -> tuple[int, int, list[tuple
 
 @lowers("aten.linear.default")
 def linear(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None) -> Real:
-    """A 1x1 convolution over [1, 1, rows, I]: rows lie on W. A pending flatten is folded into the order of the weights."""
+    """A 1x1 convolution over [1, 1, rows, I]: rows lie on W.
+
+    A pending flatten is folded into the order of the weights.
+    """
     x = quantized(x)
     w, scale = weight_of(weight)
     rows = int(np.prod(x.shape[:-1], dtype=np.int64))

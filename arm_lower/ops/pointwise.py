@@ -89,11 +89,12 @@ def _register(name: str) -> None:
 
 # Every ATen function of one tensor and numbers: adding one is adding its name.
 for _name in """
-    sigmoid.default tanh.default hardswish.default hardsigmoid.default silu.default gelu.default elu.default celu.default
-    selu.default leaky_relu.default mish.default softplus.default hardshrink.default softshrink.default threshold.default
-    log_sigmoid.default logit.default
-    exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default sqrt.default rsqrt.default reciprocal.default
-    square.default abs.default neg.default sign.default floor.default ceil.default round.default trunc.default frac.default
+    sigmoid.default tanh.default hardswish.default hardsigmoid.default silu.default gelu.default elu.default
+    celu.default selu.default leaky_relu.default mish.default softplus.default hardshrink.default softshrink.default
+    threshold.default log_sigmoid.default logit.default
+    exp.default exp2.default expm1.default log.default log2.default log10.default log1p.default sqrt.default
+    rsqrt.default reciprocal.default square.default abs.default neg.default sign.default floor.default ceil.default
+    round.default trunc.default frac.default
     sin.default cos.default tan.default asin.default acos.default atan.default sinh.default cosh.default asinh.default
     acosh.default atanh.default erf.default erfc.default erfinv.default
     pow.Tensor_Scalar remainder.Scalar fmod.Scalar floor_divide.Scalar

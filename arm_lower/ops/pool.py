@@ -144,7 +144,10 @@ def max_pool1d(
 def strided_max(
     b: Builder, t: Tensor, kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int], out: Sequence[int]
 ) -> Tensor:
-    """A stride above 3: a cascade of small pools where the stride factors (recipes_conv 3c), else stride one and a subsample."""
+    """A stride above 3: a cascade of small pools where the stride factors (recipes_conv 3c).
+
+    Otherwise a pool with stride one, subsampled.
+    """
     if kernel[0] == kernel[1] and stride[0] == stride[1]:
         stages = cascade(kernel[0], stride[0])
         if stages:
@@ -212,7 +215,10 @@ def average(
     include_pad: bool,
     divisor: int | None,
 ) -> Real:
-    """Mean of windows, in one operator: AVG_POOL2D on the input's own grid, a depthwise convolution with ones on another."""
+    """Mean of windows, in one operator.
+
+    It is AVG_POOL2D on the input's own grid, a depthwise convolution with ones on another.
+    """
     q = quant(x)
     t = nhwc(x, b)
     stride = (1 if out[0] == 1 else stride[0], 1 if out[1] == 1 else stride[1])
@@ -372,7 +378,10 @@ def adaptive_avg_pool1d(b: Builder, x: Lowered, output_size: Sequence[int]) -> R
 
 
 def adaptive_by_matrix(b: Builder, x: Value, out: Sequence[int]) -> Real:
-    """Uneven windows: pixels become channels of a 1x1 convolution with 0/1 weights, one output for each window (recipes_conv 3e)."""
+    """Uneven windows: pixels become channels of a 1x1 convolution with 0/1 weights.
+
+    It has one output for each window (recipes_conv 3e).
+    """
     q = quant(x)
     n, c, h, w = x.shape
     if n != 1:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from arm_lower.errors import Unsupported
 
 Lowering = Callable[..., Any]
+AnyLowering = TypeVar("AnyLowering", bound=Lowering)
 
 FAMILIES = (
     "quantize",
@@ -28,14 +29,14 @@ FAMILIES = (
 _LOWERINGS: dict[Any, Lowering] = {}
 
 
-def lowers(*names: str) -> Callable[[Lowering], Lowering]:
+def lowers(*names: str) -> Callable[[AnyLowering], AnyLowering]:
     """Registers a function ``fn(b, *arguments)`` as the lowering of operators, named ``aten.add.Tensor``.
 
     The function gets the operator's arguments in schema order, defaults filled in, tensors as `Value`, `Real` or
     `Constant`. It returns one of these (or a tuple, for operators with several results) or raises `Unsupported`.
     """
 
-    def register(fn: Lowering) -> Lowering:
+    def register(fn: AnyLowering) -> AnyLowering:
         for name in names:
             namespace, op, overload = name.split(".")
             _LOWERINGS[getattr(getattr(getattr(torch.ops, namespace), op), overload)] = fn

@@ -24,7 +24,10 @@ def nearest_vec(b: Builder, x: Lowered, size: Sequence[int] | None, factors: Seq
 
 @lowers("aten.upsample_nearest2d.default")
 def nearest(b: Builder, x: Lowered, size: Sequence[int], scale_h: float | None, scale_w: float | None) -> Value:
-    """By an integer factor: row phases as 1x1 convolutions that stack each pixel (recipes_conv 5a); otherwise by matrices."""
+    """By an integer factor: row phases as 1x1 convolutions that stack each pixel (recipes_conv 5a).
+
+    By any other: two matrices, see `resample`.
+    """
     value = quantized(x)
     _, _, h, w = _map_shape(value)
     if size[0] % h or size[1] % w or (scale_h and scale_h != size[0] / h) or (scale_w and scale_w != size[1] / w):
@@ -115,7 +118,7 @@ def axis_matrix(
     return np.asarray(result.reshape(size, out).T.numpy(), np.float64)
 
 
-def numerators(matrix: Floats) -> tuple[np.ndarray, int]:
+def numerators(matrix: Floats) -> tuple[Floats, int]:
     """Integer weights of at most 127 and their common denominator; the finest one where no exact one exists."""
     for den in range(1, MAX_WEIGHT + 1):
         scaled = matrix * den
@@ -130,7 +133,10 @@ def numerators(matrix: Floats) -> tuple[np.ndarray, int]:
 def resample(
     b: Builder, x: Value, size: Sequence[int], resize: Callable[[torch.Tensor, Sequence[int], int], torch.Tensor]
 ) -> Value:
-    """Rows, then columns, each as a 1x1 convolution over that axis; the value between them has 16 bits (recipes_conv 5b)."""
+    """Rows, then columns, each as a 1x1 convolution over that axis.
+
+    The value between them has 16 bits (recipes_conv 5b).
+    """
     q = quant(x)
     n, c, h, w = _map_shape(x)
     if n != 1 or q.dtype is not DType.INT8:
@@ -149,7 +155,7 @@ def resample(
     return contiguous(b.reshape(y, (1, c, size[0], size[1])), q)
 
 
-def mapped(b: Builder, t: Tensor, weights: np.ndarray, zero_point: int) -> Tensor:
+def mapped(b: Builder, t: Tensor, weights: Floats, zero_point: int) -> Tensor:
     """The last axis through a matrix [out, in]: accumulators [1, 1, rows, out]."""
     rows = t.size // t.shape[-1]
     wide = t.dtype is DType.INT16

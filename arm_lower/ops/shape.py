@@ -257,7 +257,7 @@ def constant_pad(b: Builder, x: Lowered, padding: Sequence[int], value: float) -
         kept = source.shape[dim] + min(before, 0) + min(after, 0)
         source = cut(b, source, dim, max(-before, 0), kept)
     flat = [max(n, 0) for i in range(rank) for n in pairs[source.perm.index(i)]]
-    filler = int(q.quantize(np.float64(value if math.isfinite(value) else math.copysign(3e38, value))))
+    filler = int(q.quantize(float(value) if math.isfinite(value) else math.copysign(3e38, value)))
     y = b.pad(source.tensor, flat, filler)
     return Value(y, source.perm, tuple(y.shape[p] for p in source.perm), q)
 

@@ -2,7 +2,7 @@
 
 The exponential has 14 bits: one int8 TABLE for its upper and one for its lower part, both behind the same
 subtraction, so that the sum of many small terms is right. The reciprocal and the logarithm of the sum come
-from int8 TABLEs over its mantissa (recipes_seq 1, r8 with residual).
+from int8 TABLEs over its mantissa (recipes_seq 1, with the residual of the sum).
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ import numpy as np
 from arm_lower.errors import Unsupported
 from arm_lower.ops.elementwise import ADD_SHIFT
 from arm_lower.ops.registry import lowers
-from arm_lower.ops.value import Lowered, QParams, Real, Value, integer_bounds, quant, quantized, stored, unflattened
+from arm_lower.ops.value import (
+    Floats,
+    Lowered,
+    QParams,
+    Real,
+    Value,
+    integer_bounds,
+    quant,
+    quantized,
+    stored,
+    unflattened,
+)
 from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType, Tensor
 
@@ -72,12 +83,15 @@ def rows_of(b: Builder, x: Value, dim: int) -> Rows:
 
 
 def below_peak(b: Builder, rows: Rows) -> Tensor:
-    """x - max in -255..0 as int8 index + 127; made again for each reader so that its TABLE fuses with the subtraction."""
+    """x - max in -255..0 as int8 index + 127.
+
+    Made again for each reader, so that its TABLE fuses with the subtraction.
+    """
     difference = b.op("SUB", [b.rescale(rows.x, 1.0, DType.INT32), b.rescale(rows.peak, 1.0, DType.INT32)])
     return b.rescale(difference, 1.0, DType.INT8, output_zp=127)
 
 
-def exponential(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def exponential(rows: Rows) -> tuple[Floats, Floats]:
     """255 exp(x - max) for x - max = -255..0 steps, and its rounding to the upper byte."""
     exact = PEAK * np.exp(rows.scale * np.arange(-255, 1))
     return exact, np.rint(exact)
@@ -105,14 +119,28 @@ def scalar(b: Builder, value: int) -> Tensor:
     return b.const(np.full((1, 1, 1, 1), value), DType.INT32)
 
 
-def mantissa(b: Builder, total: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum as 2^(30 - k) * m with 1 <= m < 2: the shift k and the int8 index i of m = 1.5 + i / 256."""
+def mantissa(b: Builder, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum as 2^(30 - k) * m with 1 <= m < 2.
+
+    Returns:
+        The shift k, 2^30 * (m - 1.5) in int32, and the int8 index i with m = 1.5 + i / 256.
+    """
     k = b.op("SUB", [b.op("CLZ", [total]), scalar(b, 1)])
     centred = b.op("SUB", [b.op("LOGICAL_LEFT_SHIFT", [total, k]), scalar(b, 3 << 29)])
-    return k, b.rescale(centred, 2.0**-22, DType.INT8)
+    return k, centred, b.rescale(centred, 2.0**-22, DType.INT8)
 
 
-def mantissas() -> np.ndarray:
+def reciprocal(b: Builder, centred: Tensor, index: Tensor) -> Tensor:
+    """2^15 / m as its chord over 1..2, exact in int32, less what a TABLE says that the curve lies below it."""
+    unit = 12
+    chord = 24576 - 16384 * (mantissas() - 1.5)
+    below = b.table(index, np.rint((chord - 32768 / mantissas()) / unit) - 128)
+    half = b.op("ARITHMETIC_RIGHT_SHIFT", [centred, scalar(b, 16)], round=True)
+    line = b.op("SUB", [scalar(b, 24576 - 128 * unit), half])
+    return b.op("SUB", [line, b.rescale(below, float(unit), DType.INT32)])
+
+
+def mantissas() -> Floats:
     return 1.5 + np.arange(-128, 128) / 256
 
 
@@ -123,15 +151,11 @@ def softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
     def emit(q: QParams, low: float, high: float) -> Value:
         rows = rows_of(b, value, dim)
         upper = upper_bytes(b, rows)
-        k, index = mantissa(b, total_of(b, rows, upper, fine=True))
-        r = b.table(index, np.minimum(np.rint(256 / mantissas()), 255) - 128)
-        product = b.op(
-            "MUL",
-            [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), b.rescale(r, 1.0, DType.INT32, input_zp=-128)],
-            shift=0,
-        )
-        # softmax = upper / (total / 64), 256 / m of it in r: in units of 1/256 a right shift by 30 - 6 - k
-        shift = b.op("SUB", [scalar(b, 30 - FRACTION), k])
+        k, centred, index = mantissa(b, total_of(b, rows, upper, fine=True))
+        r = reciprocal(b, centred, index)
+        product = b.op("MUL", [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), r], shift=0)
+        # softmax = upper / (total / 64), 2^15 / m of it in r: in units of 1/256 a right shift by 30 - 6 + 7 - k
+        shift = b.op("SUB", [scalar(b, 37 - FRACTION), k])
         unit = b.op("ARITHMETIC_RIGHT_SHIFT", [product, shift], round=True)
         y = b.rescale(unit, 1 / 256 / q.scalar, q.dtype, output_zp=q.zero_point)
         return rows.read(b, b.clamp(y, *integer_bounds(q, low, high)), q)
@@ -150,7 +174,7 @@ def log_softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
         # The K exponentials are rounded to 1/255 of the largest, which moves the logarithm by this much (four sigma).
         fine = 4 * (elements / 12) ** 0.5 / PEAK > q.scalar
         upper = upper_bytes(b, rows)
-        k, index = mantissa(b, total_of(b, rows, upper, fine))
+        k, _, index = mantissa(b, total_of(b, rows, upper, fine))
         # ln(total / (255 * 64)) = ln(m) + (30 - 6 - k) ln 2 - ln(255), in units of ln 2 / 256
         unit = np.log(2) / 256
         log_m = np.clip(np.rint(np.log(mantissas()) / unit), 0, 255)

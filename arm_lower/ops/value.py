@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Union
 
 import numpy as np
 import numpy.typing as npt
@@ -45,13 +44,14 @@ class QParams:
             scale = np.asarray(self.scale).reshape([-1 if i == self.axis else 1 for i in range(q.ndim)])
         return np.asarray((q.astype(np.float64) - self.zero_point) * scale)
 
-    def quantize(self, x: Floats) -> npt.NDArray[np.int64]:
+    def quantize(self, x: Floats | float) -> npt.NDArray[np.int64]:
         """Round half to even and saturate, as quantized_decomposed.quantize_per_tensor does (in float32)."""
         with np.errstate(over="ignore", invalid="ignore"):
             q = np.rint(
                 np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=3e38, neginf=-3e38) * (1.0 / self.scalar)
             )
-        return np.clip(q + self.zero_point, self.qmin, self.qmax).astype(np.int64)
+        integers: npt.NDArray[np.int64] = np.clip(q + self.zero_point, self.qmin, self.qmax).astype(np.int64)
+        return integers
 
     def same_grid(self, other: QParams) -> bool:
         """Whether equal integers mean equal reals in both."""
@@ -140,7 +140,7 @@ class Real:
         return self.emit(q, self.low, self.high)
 
 
-Lowered = Union[Value, Real, Constant]
+Lowered = Value | Real | Constant
 
 
 def contiguous(tensor: Tensor, q: QParams | None = None) -> Value:
@@ -187,7 +187,7 @@ def is_contiguous(x: Value) -> bool:
 
 
 def unflattened(x: Value, b: Builder) -> Value:
-    """``x`` with a plain permutation: a pending reshape is done, without moving data where it only adds or drops ones."""
+    """``x`` with a plain permutation: a pending reshape is done, moving no data where it only adds or drops ones."""
     if x.shape == x.permuted_shape:
         return x
     if is_contiguous(x):
@@ -240,9 +240,9 @@ def integer_bounds(q: QParams, low: float, high: float) -> tuple[int, int]:
     """The clamp to real bounds in integers of ``q``."""
     lo, hi = q.qmin, q.qmax
     if math.isfinite(low):
-        lo = max(lo, min(hi, int(q.quantize(np.float64(low)))))
+        lo = max(lo, min(hi, int(q.quantize(low))))
     if math.isfinite(high):
-        hi = min(hi, max(lo, int(q.quantize(np.float64(high)))))
+        hi = min(hi, max(lo, int(q.quantize(high))))
     return lo, hi
 
 
@@ -279,8 +279,8 @@ def pointwise(x: Value, fn: Fn, b: Builder) -> Real:
 def requantized(x: Value, q: QParams, b: Builder, low: float = -math.inf, high: float = math.inf) -> Value:
     """``x`` on the grid of ``q``, clamped to real bounds."""
     qx = quant(x)
-    if x.is_const:
-        fitted = np.clip(q.quantize(np.clip(qx.dequantize(x.tensor.data), low, high)), q.qmin, q.qmax)  # type: ignore[arg-type]
+    if x.tensor.data is not None:
+        fitted = np.clip(q.quantize(np.clip(qx.dequantize(x.tensor.data), low, high)), q.qmin, q.qmax)
         return x.with_tensor(b.const(fitted, q.dtype, x.tensor.name), q)
     bounds = integer_bounds(q, low, high)
     if qx.same_grid(q) and qx.dtype is q.dtype:

@@ -84,7 +84,7 @@ class Walk:
     def _call(self, node: fx.Node) -> Any:
         if node.target is operator.getitem:
             source, index = node.args
-            item = self.value(source)[index]  # type: ignore[arg-type, index]
+            item = self.value(source)[index]  # type: ignore[arg-type]
             if item is None:
                 raise Unsupported("this result of the operator has no NPU form")
             return item

@@ -89,15 +89,16 @@ class Builder:
             and op.inputs[1].data is not None
             and op.inputs[2].data is not None
         ):
-            w = np.abs(op.inputs[1].data.astype(np.float64) - int(op.attrs["weight_zp"]))  # type: ignore[arg-type]
+            w = np.abs(op.inputs[1].data.astype(np.float64) - op.integer("weight_zp"))
             sums = w.sum(axis=(1, 2, 3)) if op.kind == "CONV2D" else w.sum(axis=(0, 1)).reshape(-1)
-            return float((sums * self.magnitude(x, int(op.attrs["input_zp"])) + np.abs(op.inputs[2].data)).max())  # type: ignore[arg-type]
+            bias = np.abs(op.inputs[2].data.astype(np.float64))
+            return float((sums * self.magnitude(x, op.integer("input_zp")) + bias).max())
         if op.kind in ("ADD", "SUB"):
             return self.magnitude(x) + self.magnitude(op.inputs[1])
         if op.kind == "MUL":
             return self.magnitude(x) * self.magnitude(op.inputs[1])
         if op.kind == "REDUCE_SUM":
-            return self.magnitude(x) * x.shape[int(op.attrs["axis"])]  # type: ignore[arg-type]
+            return self.magnitude(x) * x.shape[op.integer("axis")]
         if op.kind in ("MAXIMUM", "MINIMUM"):
             return max(self.magnitude(x), self.magnitude(op.inputs[1]))
         if op.kind in ("RESHAPE", "TRANSPOSE", "SLICE", "IDENTITY", "ABS"):
@@ -282,7 +283,7 @@ def quantize_scale(scales: npt.NDArray[np.float64], bits: int) -> tuple[tuple[in
         raise Unsupported(f"rescale factor {scales.max():g} is too large for RESCALE")
     excess = np.maximum(shift - 62, 0)
     multiplier = multiplier >> np.minimum(excess, 62)
-    return as_ints(multiplier), as_ints(np.minimum(shift, 62))
+    return as_ints(multiplier.tolist()), as_ints(np.minimum(shift, 62).tolist())
 
 
 def _merge_axes(perm: Sequence[int]) -> list[tuple[int, ...]]:

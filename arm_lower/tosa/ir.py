@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Union
 
 import numpy as np
 import numpy.typing as npt
 
-Attr = Union[int, float, bool, str, tuple[int, ...]]
+from arm_lower.errors import TosaError
+
+Attr = int | float | bool | str | tuple[int, ...]
 
 
 class DType(str, Enum):
@@ -92,6 +93,28 @@ class Op:
     @property
     def output(self) -> Tensor:
         return self.outputs[0]
+
+    def integer(self, name: str) -> int:
+        """An attribute that is one integer.
+
+        Raises:
+            TosaError: It is something else.
+        """
+        value = self.attrs[name]
+        if isinstance(value, (str, tuple)):
+            raise TosaError(f"{self.kind}: attribute {name} is {value!r}; an integer is allowed")
+        return int(value)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """An attribute that is a list of integers.
+
+        Raises:
+            TosaError: It is something else.
+        """
+        value = self.attrs[name]
+        if not isinstance(value, tuple):
+            raise TosaError(f"{self.kind}: attribute {name} is {value!r}; a tuple of integers is allowed")
+        return value
 
 
 @dataclass(eq=False)

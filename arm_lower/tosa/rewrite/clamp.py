@@ -17,9 +17,9 @@ def merge_clamps(graph: Graph) -> bool:
         if op.kind != "CLAMP":
             continue
         source = makers.get(op.inputs[0])
-        low, high = int(op.attrs["min"]), int(op.attrs["max"])  # type: ignore[arg-type]
+        low, high = op.integer("min"), op.integer("max")
         if source is not None and source.kind == "CLAMP":
-            below, above = int(source.attrs["min"]), int(source.attrs["max"])  # type: ignore[arg-type]
+            below, above = source.integer("min"), source.integer("max")
             low, high = min(max(below, low), high), min(max(above, low), high)  # the later clamp has the last word
             op.inputs, op.attrs = [source.inputs[0]], {**op.attrs, "min": low, "max": high}
             source = makers.get(op.inputs[0])

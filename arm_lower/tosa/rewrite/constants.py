@@ -9,21 +9,20 @@ from arm_lower.tosa.ir import Graph, Op, Tensor
 
 
 def _evaluate(op: Op) -> npt.NDArray[np.generic] | None:
-    a = op.attrs
-    data = [t.data for t in op.inputs]
-    if not data or any(d is None for d in data):
+    data = [t.data for t in op.inputs if t.data is not None]
+    if not data or len(data) < len(op.inputs):
         return None
-    x: npt.NDArray[np.generic] = data[0]  # type: ignore[assignment]
+    x = data[0]
     if op.kind == "RESHAPE":
-        return x.reshape(a["shape"])
+        return x.reshape(op.integers("shape"))
     if op.kind == "TRANSPOSE":
-        return np.transpose(x, a["perms"])
+        return np.transpose(x, op.integers("perms"))
     if op.kind == "SLICE":
-        return x[tuple(slice(s, s + n) for s, n in zip(a["start"], a["size"], strict=True))]  # type: ignore[arg-type]
+        return x[tuple(slice(s, s + n) for s, n in zip(op.integers("start"), op.integers("size"), strict=True))]
     if op.kind == "CONCAT":
-        return np.concatenate([d for d in data if d is not None], int(a["axis"]))  # type: ignore[arg-type]
+        return np.concatenate(data, op.integer("axis"))
     if op.kind == "TILE":
-        return np.tile(x, a["multiples"])
+        return np.tile(x, op.integers("multiples"))
     if op.kind == "IDENTITY":
         return x
     return None

@@ -19,12 +19,12 @@ def fold_pads(graph: Graph) -> bool:
     for op in graph.ops:
         if op.kind != "PAD" or op.output in graph.outputs or len(op.output.shape) != 4:
             continue
-        padding: tuple[int, ...] = op.attrs["padding"]  # type: ignore[assignment]
+        padding = op.integers("padding")
         users = readers.get(op.output, [])
         if any(padding[:2]) or any(padding[6:]) or not users or not all(_takes(u, op, padding) for u in users):
             continue
         for user in users:
-            before: tuple[int, ...] = user.attrs["pad"]  # type: ignore[assignment]
+            before = user.integers("pad")
             user.attrs = {**user.attrs, "pad": tuple(p + q for p, q in zip(before, padding[2:6], strict=True))}
             user.inputs = [op.inputs[0] if t is op.output else t for t in user.inputs]
         changed = True
@@ -38,5 +38,5 @@ def _takes(user: Op, pad: Op, padding: tuple[int, ...]) -> bool:
         return pad.attrs["pad_const"] == user.attrs["input_zp"]
     if user.kind != "MAX_POOL2D" or pad.attrs["pad_const"] != pad.output.dtype.range[0]:
         return False
-    kernel, own = user.attrs["kernel"], user.attrs["pad"]
-    return all(own[i] + padding[2 + i] < kernel[i // 2] for i in range(4))  # type: ignore[index, operator]
+    kernel, own = user.integers("kernel"), user.integers("pad")
+    return all(own[i] + padding[2 + i] < kernel[i // 2] for i in range(4))

@@ -15,7 +15,7 @@ def is_identity(op: Op) -> bool:
         and op.inputs[0].dtype is op.output.dtype
         and not a["input_unsigned"]
         and not a["output_unsigned"]
-        and a["multiplier"][0] == 1 << a["shift"][0]  # type: ignore[index, operator]
+        and op.integers("multiplier")[0] == 1 << op.integers("shift")[0]
     )
 
 

@@ -41,7 +41,7 @@ def _values(op: Op) -> npt.NDArray[np.generic] | None:
     if op.kind == "TABLE":
         return op.inputs[1].data
     if op.kind == "CLAMP":
-        return np.clip(CODES, int(a["min"]), int(a["max"]))  # type: ignore[arg-type]
+        return np.clip(CODES, op.integer("min"), op.integer("max"))
     if (
         op.kind != "RESCALE"
         or op.inputs[0].dtype is not DType.INT8
@@ -52,7 +52,8 @@ def _values(op: Op) -> npt.NDArray[np.generic] | None:
         return None
     if a["rounding"] != "single" or not a["scale32"]:
         return None
-    multiplier, shift = a["multiplier"][0], a["shift"][0]  # type: ignore[index]
+    multiplier, shift = op.integers("multiplier")[0], op.integers("shift")[0]
+    zero_point = op.integer("input_zp")
     # TOSA 1.0, apply_scale_32 with single rounding
-    scaled = [((int(c) - int(a["input_zp"])) * multiplier + (1 << shift - 1)) >> shift for c in CODES]  # type: ignore[operator, arg-type]
-    return np.clip(np.array(scaled) + int(a["output_zp"]), -128, 127)  # type: ignore[arg-type]
+    scaled = [((int(c) - zero_point) * multiplier + (1 << shift - 1)) >> shift for c in CODES]
+    return np.asarray(np.clip(np.array(scaled) + op.integer("output_zp"), -128, 127))

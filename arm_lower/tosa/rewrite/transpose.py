@@ -15,10 +15,10 @@ def cancel_transposes(graph: Graph) -> bool:
     for op in graph.ops:
         if op.kind != "TRANSPOSE":
             continue
-        perms: tuple[int, ...] = op.attrs["perms"]  # type: ignore[assignment]
+        perms = op.integers("perms")
         source = makers.get(op.inputs[0])
         if source is not None and source.kind == "TRANSPOSE":
-            first: tuple[int, ...] = source.attrs["perms"]  # type: ignore[assignment]
+            first = source.integers("perms")
             perms = tuple(first[p] for p in perms)
             op.inputs, op.attrs = [source.inputs[0]], {"perms": perms}
             changed = True
