@@ -33,7 +33,8 @@ from arm_lower.tosa.ir import DType, Tensor
 Operand = Lowered | Number
 Binary = Callable[[Floats, Floats], Floats]
 
-# The larger of two scales of an addition becomes exactly this power of two: the one form that U55 fuses (recipes_conv 7.1).
+# The larger of two scales of an addition becomes exactly this power of two: the one form that U55 fuses
+# (recipes_conv 7.1).
 ADD_SHIFT = {DType.INT8: 19, DType.INT16: 14}
 
 
@@ -52,9 +53,9 @@ def one_variable(b: Builder, x: Operand, y: Operand, fn: Binary) -> Real | Const
     """fn(x, y) as a function of one quantized value, when that is what it is."""
     nx, ny = as_number(x), as_number(y)
     if ny is not None and not isinstance(x, (int, float, bool)):
-        return apply(b, x, lambda r: fn(r, np.float64(ny)))
+        return apply(b, x, lambda r: fn(r, np.asarray(ny, np.float64)))
     if nx is not None and not isinstance(y, (int, float, bool)):
-        return apply(b, y, lambda r: fn(np.float64(nx), r))
+        return apply(b, y, lambda r: fn(np.asarray(nx, np.float64), r))
     if isinstance(x, Constant) and isinstance(y, Constant):
         return Constant(fn(x.array, y.array))
     fx, fy = _as_function(x), _as_function(y)
@@ -146,9 +147,10 @@ def needs_value(x: Value | Constant) -> Value:
 def channel_affine(
     b: Builder, x: Value | Constant, c: Value | Constant, factors: Callable[[Floats], tuple[Floats, Floats]]
 ) -> Real | None:
-    """x * f + g for constants that vary along the last stored axis only: a 1x1 depthwise convolution (recipes_conv 7.2, 7.3).
+    """x * f + g for constants that vary along the last stored axis only.
 
-    ``factors`` gives (f, g) of the constant. None when the operands are not of this kind.
+    It is a 1x1 depthwise convolution (recipes_conv 7.2, 7.3). ``factors`` gives (f, g) of the constant. None when the
+    operands are not of this kind.
     """
     if (
         isinstance(x, Constant)
@@ -212,7 +214,10 @@ def mul(b: Builder, x: Operand, y: Operand) -> Lowered:
 
 
 def mul_values(b: Builder, x: Value, y: Value) -> Real:
-    """x * y. Each operand has its own RESCALE by one, also for x * x: Vela miscompiles a shared one (recipes_conv 0.2)."""
+    """x * y.
+
+    Each operand has its own RESCALE by one, also for x * x: Vela miscompiles a shared one (recipes_conv 0.2).
+    """
     qx, qy = quant(x), quant(y)
     if qx.dtype is not qy.dtype:
         raise Unsupported(f"MUL of {qx.dtype} and {qy.dtype}; both must be the same")
