@@ -21,6 +21,11 @@ from arm_lower.pte.model import AtRuntime, DelegateSpec, MethodBuilder, Planned,
 
 _CHANNELS_LAST = (0, 2, 3, 1)
 _FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2, torch.channels_last_3d: 3}
+# Operators that give the same elements in the same order under another shape, if `_is_view` agrees.
+_RESHAPES = frozenset(
+    {"reshape", "view", "_unsafe_view", "view_copy", "squeeze", "squeeze_copy", "unsqueeze", "unsqueeze_copy"}
+)
+_PERMUTES = frozenset({"permute", "permute_copy", "transpose", "transpose_copy", "t", "t_copy"})
 # The out tensor says it all; these kernels take sizes only to check them, and no -1.
 _SIZES_FROM_VALUE = frozenset({"view_copy", "expand_copy"})
 
@@ -65,6 +70,7 @@ class _Emitter:
     plan_inputs: bool
     plan_outputs: bool
     lives: dict[str, _Life] = field(default_factory=dict)
+    bases: dict[str, str] = field(default_factory=dict)
     values: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> memory.Plan:
@@ -97,19 +103,51 @@ class _Emitter:
             node = next(n for n in self.program.graph.nodes if n.name == name)
             data = self.program.constants[name].contiguous()
             self.lives[name] = _Life(node.meta["val"], -1, end, self.builder.initial_state(_bytes(data)))
+        kept = self._user_outputs()
         for i, node in enumerate(calls):
-            for key, value in _results(node):
-                self.lives[key] = _Life(value, i, i)
+            base = self._base_of_view(node, kept)
+            if base is not None:
+                self.bases[node.name] = base
+            else:
+                self.lives.update({key: _Life(value, i, i) for key, value in _results(node)})
             for source in node.all_input_nodes:
-                life = self.lives.get(self._key(source))
+                life = self._life(self._key(source))
                 if life is not None:
                     life.last = max(life.last, i)
         for i, value in enumerate(self.program.outputs()):
-            if isinstance(value, fx.Node) and (life := self.lives.get(self._key(value))) is not None:
+            if isinstance(value, fx.Node) and (life := self._life(self._key(value))) is not None:
                 is_update = i < len(self.program.mutated)
                 life.last = max(life.last, len(calls) + i if is_update else end)
-                if not is_update and not self.plan_outputs:
-                    del self.lives[self._key(value)]
+        if not self.plan_outputs:
+            for key in kept:
+                self.lives.pop(key, None)
+
+    def _user_outputs(self) -> set[str]:
+        values = self.program.outputs()[len(self.program.mutated) :]
+        return {self._key(v) for v in values if isinstance(v, fx.Node)}
+
+    def _life(self, key: str) -> _Life | None:
+        return self.lives.get(self.bases.get(key, key))
+
+    def _base_of_view(self, node: fx.Node, outputs: set[str]) -> str | None:
+        """Key of the planned tensor whose memory ``node`` can share because it only gives it another shape."""
+        if not _is_view(node):
+            return None
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        base = self.bases.get(self._key(source), self._key(source))
+        life = self.lives.get(base)
+        if life is None or life.initial is not None:
+            return None
+        if base in outputs and not self.plan_outputs:
+            return None
+        # Every output has memory of its own, apart from the inputs and from other outputs.
+        if node.name in outputs and (life.first < 0 or not self.plan_outputs or self._shared_by(base) & outputs):
+            return None
+        return base
+
+    def _shared_by(self, base: str) -> set[str]:
+        return {base, *(key for key, other in self.bases.items() if other == base)}
 
     @staticmethod
     def _key(node: fx.Node) -> str:
@@ -121,8 +159,9 @@ class _Emitter:
     # ------------------------------------------------------------ tensors
 
     def _tensor(self, key: str, value: torch.Tensor, plan: memory.Plan) -> int:
-        life = self.lives.get(key)
-        storage: Storage = AtRuntime() if life is None else Planned(plan.offsets[key], 1, life.initial)
+        life = self._life(key)
+        offset = plan.offsets.get(self.bases.get(key, key), 0)
+        storage: Storage = AtRuntime() if life is None else Planned(offset, 1, life.initial)
         return self.method.add_tensor(_scalar_type(value), value.shape, storage, _dim_order(value))
 
     def _add_placeholders(self, plan: memory.Plan) -> None:
@@ -176,6 +215,9 @@ class _Emitter:
     def _call_kernel(self, node: fx.Node) -> None:
         target = node.target
         assert isinstance(target, OpOverload)
+        if node.name in self.bases:
+            self._call_view(node)
+            return
         if _changes_layout(node):
             self._call_layout_copy(node)
             return
@@ -195,6 +237,13 @@ class _Emitter:
             self.method.kernel(kernel.name, kernel.overload, *args, listed, listed)
         else:
             self.method.kernel(kernel.name, kernel.overload, *args, *outs, listed)
+
+    def _call_view(self, node: fx.Node) -> None:
+        """Moves no data; it tells viewers of the file, and the runtime, where the tensor comes from."""
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        sizes = self.method.add_int_list(node.meta["val"].shape)
+        self.method.kernel("executorch_prim::et_view", "default", self._value(source), sizes, self.values[node.name])
 
     def _call_layout_copy(self, node: fx.Node) -> None:
         source = node.args[0]
@@ -257,6 +306,34 @@ def _bind(node: fx.Node) -> dict[int, Any]:
     given: dict[int, Any] = dict(enumerate(node.args))
     given.update({i: node.kwargs[a.name] for i, a in enumerate(arguments) if a.name in node.kwargs})
     return given
+
+
+def _is_view(node: fx.Node) -> bool:
+    """True if an operator gives its operand's elements in the same order of memory."""
+    source = node.args[0] if node.args else None
+    name = op_name(node.target)
+    if not isinstance(source, fx.Node) or name not in _RESHAPES | _PERMUTES or node.kwargs:
+        return False
+    before, after = source.meta["val"], node.meta["val"]
+    if is_channels_last(before) or is_channels_last(after) or before.dtype != after.dtype:
+        return False
+    if name in _RESHAPES:
+        return True
+    # Only dimensions of size 1 may change places.
+    order = _permutation(node, list(range(before.dim())))
+    return [d for d in order if before.shape[d] != 1] == [d for d, size in enumerate(before.shape) if size != 1]
+
+
+def _permutation(node: fx.Node, dims: list[int]) -> list[int]:
+    """The operand's dimension behind each dimension of the result."""
+    name = op_name(node.target)
+    if name.startswith("permute"):
+        return [int(d) % len(dims) for d in node.args[1]]  # type: ignore[union-attr, arg-type]
+    if len(dims) < 2:
+        return dims
+    a, b = (0, 1) if name.startswith("t_") or name == "t" else (int(d) % len(dims) for d in node.args[1:3])  # type: ignore[arg-type]
+    dims[a], dims[b] = dims[b], dims[a]
+    return dims
 
 
 def _changes_layout(node: fx.Node) -> bool:

@@ -196,6 +196,55 @@ def test_delegate_results_meet_kernels_in_their_layout() -> None:
     assert "dim_order_ops::_to_dim_order_copy.out" in program.kernels
 
 
+def storages(m: Method) -> list[Any]:
+    return [tensor(m, i).storage for i in m.outputs]
+
+
+def test_views_share_memory() -> None:
+    class Views(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x.relu().permute(0, 2, 1).reshape(2, 12).unsqueeze(1).transpose(0, 1)  # the permute moves data
+            return y.relu()
+
+    program = to_edge(export(Views(), torch.ones(2, 3, 4))).to_executorch()
+    assert program.kernels == ["aten::permute_copy.out", "aten::relu.out", "executorch_prim::et_view.default"]
+    m = program.program.methods[0]
+    permuted = [
+        i.args[-1] for i in m.instructions if isinstance(i, KernelCall) and "permute" in str(m.operators[i.operator])
+    ]
+    views = [i.args[-1] for i in m.instructions if isinstance(i, KernelCall) and "view" in str(m.operators[i.operator])]
+    assert {tensor(m, i).storage for i in views} == {tensor(m, permuted[0]).storage}
+    assert program.plan.size == 2 * 96
+
+
+def test_outputs_share_no_memory() -> None:
+    class Outputs(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            y = x.relu()
+            return x.view(-1), y, y.view(-1), y.unsqueeze(0), (y + 1).view(-1)
+
+    for planned in (True, False):
+        program = to_edge(export(Outputs(), torch.ones(2, 8))).to_executorch(alloc_graph_output=planned)
+        m = program.program.methods[0]
+        found = [s.offset for s in storages(m) if isinstance(s, Planned)]
+        assert len(set(found)) == len(found) == (5 if planned else 0)
+        assert ("executorch_prim::et_view.default" in program.kernels) == planned
+
+
+def test_view_of_a_buffer_is_a_copy() -> None:
+    class State(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("s", torch.zeros(2, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            old = self.s.view(-1)
+            self.s.copy_(x)
+            return old
+
+    assert "aten::view_copy.out" in to_edge(export(State(), torch.ones(2, 2))).to_executorch().kernels
+
+
 def test_unknown_method_is_named() -> None:
     with pytest.raises(ArmLowerError, match="no method 'backward'") as caught:
         to_edge(export(Small(), X)).program("backward")
