@@ -17,6 +17,8 @@ from arm_lower.errors import TosaError, Unsupported
 from arm_lower.tosa.ir import Attr, DType, Graph, Op, Tensor, as_ints
 from arm_lower.tosa.spec import infer
 
+MAX_AXIS = 65536  # of a TRANSPOSE on U55 and U65
+
 
 class Builder:
     """Appends operators to a graph.
@@ -236,8 +238,21 @@ class Builder:
         order = [sorted(groups).index(g) for g in groups]
         if self.family == "u85":
             return self._transpose_u85(x, perm, shape, sizes, order)
-        y = self.op("TRANSPOSE", [self.reshape(x, sizes)], perms=as_ints(order))
-        return self.reshape(y, shape)
+        return self.reshape(self._transpose_parts(self.reshape(x, sizes), as_ints(order)), shape)
+
+    def _transpose_parts(self, x: Tensor, perms: tuple[int, ...]) -> Tensor:
+        """TRANSPOSE, in parts along the longest axis where that is longer than the NPU takes (an image beyond 256 x 256)."""
+        longest = max(x.shape)
+        if longest <= MAX_AXIS:
+            return self.op("TRANSPOSE", [x], perms=perms)
+        axis, count = x.shape.index(longest), -(-longest // MAX_AXIS)
+        step = -(-longest // (16 * count)) * 16
+        parts = []
+        for start in range(0, longest, step):
+            begin = [start if a == axis else 0 for a in range(len(x.shape))]
+            size = [min(step, longest - start) if a == axis else n for a, n in enumerate(x.shape)]
+            parts.append(self.op("TRANSPOSE", [self.slice(x, begin, size)], perms=perms))
+        return self.concat(parts, perms.index(axis))
 
     def _transpose_u85(
         self, x: Tensor, perm: tuple[int, ...], shape: tuple[int, ...], sizes: list[int], order: list[int]
