@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -531,6 +532,14 @@ def _quantized() -> dict[str, Case]:
     }
 
 
+@cache
+def exported(name: str) -> torch.export.ExportedProgram:
+    """A case as an exported program; made once, since no test changes it."""
+    case = all_cases()[name]
+    return torch.export.export(Module(case.function).eval(), case.inputs)
+
+
+@cache
 def all_cases() -> dict[str, Case]:
-    """Every case by name; seeded, so that two calls give the same."""
+    """Every case by name."""
     return {**_unary(), **_binary(), **_reduce(), **_shapes(), **_matrix(), **_modules(), **_quantized()}

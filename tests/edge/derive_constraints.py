@@ -10,6 +10,7 @@ fails there, or gives other numbers, is left out of the kernel's dtypes.
 
 from __future__ import annotations
 
+import operator
 import sys
 import tempfile
 import warnings
@@ -27,7 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from op_cases import Module, all_cases  # noqa: E402
+from op_cases import all_cases, exported  # noqa: E402
 from runtime_client import run_all  # noqa: E402
 
 from arm_lower.edge import build, cpu  # noqa: E402
@@ -71,10 +72,9 @@ class _Recorder(fx.Interpreter):
 def example_calls() -> dict[str, Call]:
     """One call of every operator, by operator name."""
     calls: dict[str, Call] = {}
-    for case in all_cases().values():
-        exported = torch.export.export(Module(case.function).eval(), case.inputs)
+    for name, case in all_cases().items():
         for prepare in (False, True):
-            program = build.from_exported(exported)
+            program = build.from_exported(exported(name))
             if prepare:
                 cpu.prepare(program)
             with torch.no_grad():
@@ -165,7 +165,7 @@ def one_call(call: Call) -> tuple[bytes, list[torch.Tensor]] | None:
     if not isinstance(value, torch.Tensor):
         results = []
         for i, item in enumerate(value):
-            part = graph.call_function(__import__("operator").getitem, (node, i))
+            part = graph.call_function(operator.getitem, (node, i))
             part.meta["val"] = item
             results.append(part)
     graph.output(tuple(results))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from op_cases import Case, Module, all_cases
+from op_cases import Module, all_cases, exported
 from torch import nn
 
 from arm_lower.edge import cpu
@@ -19,10 +19,6 @@ from arm_lower.errors import ArmLowerError
 CASES = all_cases()
 
 
-def program_of(case: Case) -> EdgeProgram:
-    return from_exported(torch.export.export(Module(case.function).eval(), case.inputs))
-
-
 def one(layer: nn.Module, *inputs: torch.Tensor) -> EdgeProgram:
     return from_exported(torch.export.export(layer.eval(), inputs))
 
@@ -34,7 +30,7 @@ def names(program: EdgeProgram) -> list[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_prepared_program_computes_the_same(name: str) -> None:
     case = CASES[name]
-    program = program_of(case)
+    program = from_exported(exported(name))
     with torch.no_grad():
         wanted = pytree.tree_leaves(Module(case.function).eval()(*[t.clone() for t in case.inputs]))
     cpu.prepare(program)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
-from op_cases import Module, all_cases
+from op_cases import Module, all_cases, exported
 from runtime_client import run_all
 from torch import Tensor, nn
 
@@ -55,7 +55,7 @@ def difference(wanted: Results, found: Any) -> str:
 
 def test_operators(interop_python: Path, tmp_path: Path) -> None:
     cases = all_cases()
-    files = [(compiled(Module(c.function), c.inputs), "forward", [c.inputs]) for c in cases.values()]
+    files = [(to_edge(exported(n)).to_executorch().buffer, "forward", [c.inputs]) for n, c in cases.items()]
     results = run_all(interop_python, files, tmp_path)
     wrong = {}
     for (name, case), found in zip(cases.items(), results, strict=True):
