@@ -34,6 +34,9 @@ SCRATCH_REGION = 1
 CYCLE_TOLERANCE = 0.005
 """A setting that is at most this much slower than the fastest one wins if it needs less SRAM."""
 
+FILE_TOLERANCE, FILE_ALLOWANCE = 0.01, 1024
+"""By how much of the smallest file, and by how many bytes, a setting that needs less SRAM may make the file larger."""
+
 _ALONE_BYTES = 1 << 20  # compiles of smaller graphs are faster one after the other than a child process starts
 _SEARCH_BYTES = 6 << 20  # compiles of larger graphs take seconds: no search for a smaller arena at effort "normal"
 
@@ -239,14 +242,19 @@ def _decode_cycles(raw: Raw) -> int:
 
 
 def _choose(spec: EthosUCompileSpec, results: dict[Setting, Raw]) -> Setting:
-    """Lowest cost; among those within the tolerance the least SRAM, then the lowest cost, then the first tried."""
+    """Lowest cost; among those within the tolerance the least SRAM, then the lowest cost, then the first tried.
+
+    SRAM is not bought with a much larger file: a small arena may double a command stream.
+    """
     fitting = {s: r for s, r in results.items() if spec.sram_limit is None or _sram(spec, r) <= spec.sram_limit}
     if not fitting:
         raise _too_big(spec, min(_sram(spec, r) for r in results.values()))
     costs = {s: cost(r) for s, r in fitting.items()}
     lowest = min(costs.values())
     close = [s for s in fitting if costs[s] - lowest <= round(lowest * CYCLE_TOLERANCE)]
-    return min(close, key=lambda s: (_sram(spec, fitting[s]), costs[s]))
+    size = {s: len(fitting[s]["command_stream"]) + len(fitting[s]["read_only"]) for s in close}
+    allowed = min(size.values()) * (1 + FILE_TOLERANCE) + FILE_ALLOWANCE
+    return min((s for s in close if size[s] <= allowed), key=lambda s: (_sram(spec, fitting[s]), costs[s]))
 
 
 def _sram(spec: EthosUCompileSpec, raw: Raw) -> int:

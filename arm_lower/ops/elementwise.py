@@ -277,7 +277,7 @@ def _extremum(b: Builder, kind: str, x: Operand, y: Operand, fn: Binary) -> Lowe
 
 @lowers("aten.prelu.default")
 def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
-    """One slope: a TABLE. A slope for each channel: max(x, min(a, 1) x), and where a > 1 also (a - 1) min(x, 0) (recipes_conv 7.5)."""
+    """One slope: a TABLE. A slope for each channel: max(x, a x), where a > 1 min(x, a x) (recipes_conv 7.5)."""
     x = quantized(x)
     a = as_number(slope)
     if a is not None:
@@ -286,20 +286,18 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
         raise Unsupported("the slope is not constant")
     slopes = (slope.array if isinstance(slope, Constant) else slope.real()).reshape(-1)
     value = channel_last(b, x)
-    q = quant(value)
-    zeros = np.zeros_like(slopes)
-    scaled = depthwise_affine(b, value, np.minimum(slopes, 1), zeros)
-    excess = np.maximum(slopes - 1, 0)
+    sign = np.where(slopes > 1, -1.0, 1.0)
 
     def emit(qy: QParams, low: float, high: float) -> Value:
-        y = extremum(b, "MAXIMUM", value, scaled.quantize(qy))
-        if not np.any(excess):
-            return y.clamped(low, high).quantize(qy)
-        # a small number on a fine grid of its own: where it is zero the maximum stays as it is
-        steepest = float(excess.max()) * q.scalar * max(q.zero_point - q.qmin, 1)
-        grid = QParams(steepest / 255, 127, DType.INT8, -128, 127)
-        more = depthwise_affine(b, value, excess, zeros).clamped(-np.inf, 0.0).quantize(grid)
-        return add_values(b, "ADD", more, y.quantize(qy)).clamped(low, high).quantize(qy)
+        # min(x, a x) is the mirrored maximum of mirrored operands; q -> -q - 1 maps int8 onto itself: nothing is lost
+        offset = np.where(sign < 0, -(2 * qy.zero_point + 1) * qy.scalar, 0.0)
+        plain = bool(np.all(sign > 0))
+        first = value if plain else depthwise_affine(b, value, sign, offset).quantize(qy)
+        second = depthwise_affine(b, value, sign * slopes, offset).quantize(qy)
+        y = extremum(b, "MAXIMUM", first, second)
+        if not plain:
+            y = depthwise_affine(b, y.quantize(qy), sign, offset)
+        return y.clamped(low, high).quantize(qy)
 
     return Real(x.shape, emit)
 

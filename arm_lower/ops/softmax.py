@@ -119,28 +119,33 @@ def scalar(b: Builder, value: int) -> Tensor:
     return b.const(np.full((1, 1, 1, 1), value), DType.INT32)
 
 
-def mantissa(b: Builder, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum as 2^(30 - k) * m with 1 <= m < 2.
-
-    Returns:
-        The shift k, 2^30 * (m - 1.5) in int32, and the int8 index i with m = 1.5 + i / 256.
-    """
+def normalized(b: Builder, total: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum as 2^(30 - k) * m with 1 <= m < 2: the shift k and 2^30 * m, both int32."""
     k = b.op("SUB", [b.op("CLZ", [total]), scalar(b, 1)])
-    centred = b.op("SUB", [b.op("LOGICAL_LEFT_SHIFT", [total, k]), scalar(b, 3 << 29)])
-    return k, centred, b.rescale(centred, 2.0**-22, DType.INT8)
+    return k, b.op("LOGICAL_LEFT_SHIFT", [total, k])
 
 
-def reciprocal(b: Builder, centred: Tensor, index: Tensor) -> Tensor:
-    """2^15 / m as its chord over 1..2, exact in int32, less what a TABLE says that the curve lies below it."""
-    unit = 12
-    chord = 24576 - 16384 * (mantissas() - 1.5)
-    below = b.table(index, np.rint((chord - 32768 / mantissas()) / unit) - 128)
-    half = b.op("ARITHMETIC_RIGHT_SHIFT", [centred, scalar(b, 16)], round=True)
-    line = b.op("SUB", [scalar(b, 24576 - 128 * unit), half])
-    return b.op("SUB", [line, b.rescale(below, float(unit), DType.INT32)])
+def of_mantissa(b: Builder, normal: Tensor, values: Floats) -> Tensor:
+    """A TABLE over the upper bits of m (see `mantissas`), with an index of its own so that it fuses with it."""
+    centred = b.op("SUB", [normal, scalar(b, 3 << 29)])
+    return b.table(b.rescale(centred, 2.0**-22, DType.INT8), values)
+
+
+def times_reciprocal(b: Builder, upper: Tensor, normal: Tensor) -> Tensor:
+    """(upper + 128) * 65535 / m in int32, byte by byte of the reciprocal: MUL is one operator only for int8 by int8."""
+    whole = np.rint(65535 / mantissas())
+
+    def product(part: Floats) -> Tensor:
+        r = of_mantissa(b, normal, part - 128)
+        factors = [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), b.rescale(r, 1.0, DType.INT32, input_zp=-128)]
+        return b.op("MUL", factors, shift=0)
+
+    high = b.op("LOGICAL_LEFT_SHIFT", [product(whole // 256), scalar(b, 8)])
+    return b.op("ADD", [high, product(whole % 256)])
 
 
 def mantissas() -> Floats:
+    """m for each index -128..127."""
     return 1.5 + np.arange(-128, 128) / 256
 
 
@@ -151,11 +156,10 @@ def softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
     def emit(q: QParams, low: float, high: float) -> Value:
         rows = rows_of(b, value, dim)
         upper = upper_bytes(b, rows)
-        k, centred, index = mantissa(b, total_of(b, rows, upper, fine=True))
-        r = reciprocal(b, centred, index)
-        product = b.op("MUL", [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), r], shift=0)
-        # softmax = upper / (total / 64), 2^15 / m of it in r: in units of 1/256 a right shift by 30 - 6 + 7 - k
-        shift = b.op("SUB", [scalar(b, 37 - FRACTION), k])
+        k, normal = normalized(b, total_of(b, rows, upper, fine=True))
+        product = times_reciprocal(b, upper, normal)
+        # softmax = upper / (total / 64), 2^16 / m of it in the reciprocal: in units of 1/256 a right shift by 32 - k
+        shift = b.op("SUB", [scalar(b, 30 - FRACTION + 8), k])
         unit = b.op("ARITHMETIC_RIGHT_SHIFT", [product, shift], round=True)
         y = b.rescale(unit, 1 / 256 / q.scalar, q.dtype, output_zp=q.zero_point)
         return rows.read(b, b.clamp(y, *integer_bounds(q, low, high)), q)
@@ -174,11 +178,11 @@ def log_softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
         # The K exponentials are rounded to 1/255 of the largest, which moves the logarithm by this much (four sigma).
         fine = 4 * (elements / 12) ** 0.5 / PEAK > q.scalar
         upper = upper_bytes(b, rows)
-        k, _, index = mantissa(b, total_of(b, rows, upper, fine))
+        k, normal = normalized(b, total_of(b, rows, upper, fine))
         # ln(total / (255 * 64)) = ln(m) + (30 - 6 - k) ln 2 - ln(255), in units of ln 2 / 256
         unit = np.log(2) / 256
         log_m = np.clip(np.rint(np.log(mantissas()) / unit), 0, 255)
-        table = b.rescale(b.table(index, log_m - 128), 1.0, DType.INT32, input_zp=-128)
+        table = b.rescale(of_mantissa(b, normal, log_m - 128), 1.0, DType.INT32, input_zp=-128)
         offset = int(np.rint(((30 - FRACTION) * np.log(2) - np.log(PEAK)) / unit))
         log_total = b.op(
             "SUB", [b.op("ADD", [table, scalar(b, offset)]), b.op("LOGICAL_LEFT_SHIFT", [k, scalar(b, 8)])]
