@@ -8,12 +8,29 @@ knows nothing of silicon.
 
 from fvp.ethosu.decode import Arch, Command, Stream, decode
 from fvp.ethosu.disasm import listing
-from fvp.ethosu.errors import DecodeError, AccessError, NpuError
+from fvp.ethosu.errors import AccessError, DecodeError, NpuError
 from fvp.ethosu.hazard import Hazard, hazards
 from fvp.ethosu.program import IO, Program, load, run
 from fvp.ethosu.trace import Source, Step, first_difference, run_traced, sources
 
 __all__ = [
-    *("AccessError", "Arch", "Command", "DecodeError", "Hazard", "IO", "NpuError", "Program", "Source", "Step", "Stream"),
-    *("decode", "first_difference", "hazards", "listing", "load", "run", "run_traced", "sources"),
+    "IO",
+    "AccessError",
+    "Arch",
+    "Command",
+    "DecodeError",
+    "Hazard",
+    "NpuError",
+    "Program",
+    "Source",
+    "Step",
+    "Stream",
+    "decode",
+    "first_difference",
+    "hazards",
+    "listing",
+    "load",
+    "run",
+    "run_traced",
+    "sources",
 ]

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fvp.ethosu.decode import Arch, Command
-from fvp.ethosu.exec import Task, Tensor
 from fvp.ethosu.memory import FeatureMap
 from fvp.ethosu.program import Program
+from fvp.ethosu.task import Task, Tensor
 
 Array = npt.NDArray[Any]
 Box = tuple[int, int, int, int, int, int]  # y0, y1, x0, x1, c0, c1
@@ -238,7 +238,8 @@ def _blocks(first: Task, second: Task, depth: int) -> Iterator[Hazard]:
             mark[at[(at >= lo) & (at < hi)] - lo] = True
             for j, w in enumerate(written[: max(0, depth - i)]):
                 if w.size and mark[w - lo].any():
-                    text = f"{first.where} and {second.where}: BLOCKDEP {depth} lets block {i} read what the block {j} from the end has yet to write"
+                    late_one = f"BLOCKDEP {depth} lets block {i} read what the block {j} from the end has yet to write"
+                    text = f"{first.where} and {second.where}: {late_one}"
                     yield Hazard(first.offset, second.offset, "read after write", text)
                     return
 

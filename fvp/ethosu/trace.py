@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fvp.ethosu.exec import Task
 from fvp.ethosu.memory import FeatureMap
 from fvp.ethosu.program import Described, Program
+from fvp.ethosu.task import Task
 
 Array = npt.NDArray[Any]
 

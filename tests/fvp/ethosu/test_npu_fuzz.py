@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from npu_harness import compile_graph, difference, full, reference
 from npu_random import network, operator
 
-from fvp.ethosu.exec import Task
 from fvp.ethosu.hazard import Hazard, hazards
 from fvp.ethosu.program import Program
+from fvp.ethosu.task import Task
 
 _SEEDS = st.integers(0, 2**32 - 1)
 

@@ -20,13 +20,13 @@ from npu_networks import mobilenet, residuals
 import tosa_ref.run
 from arm_lower.tosa.ir import DType, Graph
 from arm_lower.tosa.serialize import operator_locations, to_flatbuffer
-from fvp.ethosu import DecodeError, AccessError, NpuError, Program, decode
+from fvp.ethosu import AccessError, DecodeError, NpuError, Program, decode
 from fvp.ethosu.arith import DOUBLE, NATURAL, SYMMETRIC, TO_LOWER, TO_ZERO, rescale
 from fvp.ethosu.decode import Command, decode_words
 from fvp.ethosu.disasm import listing
-from fvp.ethosu.exec import Task
 from fvp.ethosu.hazard import hazards
 from fvp.ethosu.memory import FeatureMap, Memory, Region
+from fvp.ethosu.task import Task
 from fvp.ethosu.trace import first_difference, run_traced, sources
 from fvp.ethosu.weights import decode_swd
 
