@@ -6,9 +6,12 @@ after an update of Vela is good news: its workaround may go.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from npu_harness import I8, I32, G, compile_graph, difference, reference
 
+from arm_lower.tosa.ir import Tensor
 from fvp.ethosu import NpuError
 
 
@@ -109,6 +112,25 @@ def transpose_with_table(safe: bool) -> G:
     return g.out(g.op("TABLE", x, g.random((256,), I8, -128, 127)))
 
 
+def _around_transpose(first: str, second: str) -> Callable[[bool], G]:
+    """A moved lookup or clamp takes in a second one, and only one of them is used."""
+
+    def pattern(safe: bool) -> G:
+        g = G(11)
+
+        def activation(kind: str, x: Tensor) -> Tensor:
+            if kind == "TABLE":
+                return g.op("TABLE", x, g.random((256,), I8, -128, 127))
+            return g.op("CLAMP", x, min=-50, max=77)
+
+        x = activation(first, g.input((1, 6, 8, 16)))
+        if safe:
+            return g.out(g.op("TRANSPOSE", activation(second, x), perms=(0, 2, 1, 3)))
+        return g.out(activation(second, g.op("TRANSPOSE", x, perms=(0, 2, 1, 3))))
+
+    return pattern
+
+
 OLD = ("u55-128", "u65-512")
 NEW = ("u85-256",)
 
@@ -125,6 +147,9 @@ NEW = ("u85-256",)
         (reduce_min_reshaped, OLD, NEW),
         (rescale_between_partial_writes, OLD + NEW, ()),
         (absolute_sum_into_concat, NEW, OLD),
+        (_around_transpose("TABLE", "TABLE"), NEW, OLD),
+        (_around_transpose("TABLE", "CLAMP"), NEW, OLD),
+        (_around_transpose("CLAMP", "TABLE"), NEW, OLD),
         (transpose_with_table, ("u55-32",), OLD + NEW),
     ],
 )
