@@ -10,7 +10,7 @@ VENV := .venv
 INTEROP := .venv-interop
 MODELS ?= ../shared/bench/models.py
 TARGETS ?= ethos-u55-128,ethos-u85-256
-PIP := -m pip --disable-pip-version-check install --quiet -c constraints.txt
+PIP := -m pip --disable-pip-version-check install -qq -c constraints.txt
 
 export ARM_LOWER_INTEROP_PYTHON ?= $(CURDIR)/$(INTEROP)/bin/python
 
@@ -60,7 +60,7 @@ $(INTEROP)/.ready: constraints.txt
 peer: $(INTEROP)/.peer
 
 $(INTEROP)/.peer: $(INTEROP)/.ready
-	$(INTEROP)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps \
+	$(INTEROP)/bin/python -m pip --disable-pip-version-check install -qq --no-deps \
 	  ethos-u-vela==5.1.0 tosa-tools==2026.5.0 ml-dtypes==0.5.1 jsonschema==4.24.0 semver==3.0.4 \
 	  jsonschema-specifications referencing rpds-py torchvision==0.28.0 facenet-pytorch==2.6.0 pillow
 	@touch $@

@@ -56,23 +56,78 @@ class OutputCheck:
 
 
 @dataclass(frozen=True)
+class DelegateCheck:
+    """One delegate call: the command stream on the NPU model against its TOSA graph on the reference model.
+
+    Attributes:
+        call: Number of the call, in file order.
+        compared: Output elements compared, over all samples.
+        different: Elements that are not equal.
+    """
+
+    call: int
+    compared: int
+    different: int
+
+    @property
+    def exact(self) -> bool:
+        return self.different == 0
+
+
+@dataclass(frozen=True)
 class Verification:
     """What `Compiled.verify` found.
 
     Attributes:
-        outputs: For each output, the executed file against the quantized model.
+        outputs: For each output, the executed file against the quantized model; empty if there is none.
+        delegates: For each delegate call, whether the command stream does what the TOSA graph says.
         results: Outputs of the executed file, for each sample.
     """
 
     outputs: tuple[OutputCheck, ...]
+    delegates: tuple[DelegateCheck, ...]
     results: tuple[tuple[Array, ...], ...] = field(repr=False)
 
+    @property
+    def exact(self) -> bool:
+        """Whether every delegate's command stream gave the bytes of the TOSA reference model."""
+        return all(d.exact for d in self.delegates)
+
     def __str__(self) -> str:
-        return "\n".join(
+        lines = [
+            f"delegate call {d.call}: reference model {'==' if d.exact else '!='} NPU model, "
+            + (f"{d.compared} elements" if d.exact else f"{d.different} of {d.compared} elements differ")
+            for d in self.delegates
+        ]
+        lines += [
             f"{c.name}: at most {c.max_difference:g}" + (f" ({c.max_difference / c.step:.1f} LSB)" if c.step else "")
             + f" from the quantized model, SQNR {c.sqnr_db:.1f} dB"
             for c in self.outputs
-        )
+        ]
+        return "\n".join(lines)
+
+
+class _Both:
+    """Runs each delegate call on the NPU model and on the reference model, and counts where they differ."""
+
+    def __init__(self, record: Callable[[int, bytes, list[Array]], Sequence[Array]]) -> None:
+        self.record = record
+        self.compared: dict[int, int] = {}
+        self.different: dict[int, int] = {}
+
+    def __call__(self, call: int, blob: bytes, inputs: list[Array]) -> Sequence[Array]:
+        from fvp.ethosu.delegate import run_delegate
+
+        reference = self.record(call, blob, inputs)
+        executed = run_delegate(call, blob, inputs)
+        for want, found in zip(reference, executed, strict=True):
+            a, b = np.frombuffer(want.tobytes(), np.uint8), np.frombuffer(np.ascontiguousarray(found).tobytes(), np.uint8)
+            self.compared[call] = self.compared.get(call, 0) + want.size
+            self.different[call] = self.different.get(call, 0) + (want.size if a.size != b.size else int((a != b).sum()))
+        return executed
+
+    def checks(self) -> tuple[DelegateCheck, ...]:
+        return tuple(DelegateCheck(call, self.compared[call], self.different[call]) for call in sorted(self.compared))
 
 
 @dataclass(frozen=True)
@@ -132,35 +187,37 @@ class Compiled:
         write_file(target, self.buffer)
 
     def verify(self, inputs: Iterable[Sequence[Any]]) -> Verification:
-        """Runs the file on the host, delegates on the TOSA reference model and CPU operators in torch, from its own bytes
-        and its record alone, and compares with the quantized model.
+        """Runs the file on the host and says whether it does what it should.
+
+        The ``.pte`` is executed from its own bytes: delegates' command streams on the NPU model, CPU operators in torch.
+        Every delegate call is compared byte for byte with its TOSA graph on the reference model, and the outputs with
+        the quantized model in torch.
 
         Args:
             inputs: Samples: argument tuples like the example inputs.
 
         Raises:
-            ArmLowerError: The inputs do not fit, or there is no quantized model to compare with.
+            ArmLowerError: The inputs do not fit.
         """
         from tosa_ref.compare import sqnr_db
-        from tosa_ref.host import Host
+        from tosa_ref.host import Host, Record
 
-        if self.quantized is None:
-            raise ArmLowerError("there is no quantized model to compare with", "compile from a module or a quantized graph module")
-        samples = [tuple(s) if isinstance(s, (list, tuple)) else (s,) for s in inputs]
+        samples = [_arguments(s) for s in inputs]
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.pte"
-            self.save(path)
-            host = Host(path)
+            _write_folder(Path(folder) / "record", self.record)
+            both = _Both(Record(Path(folder) / "record", len(self.delegates)))
+            host = Host(self.buffer, delegate_runner=both)
             results = [tuple(host.run([self._given(a, i) for i, a in enumerate(s)])) for s in samples]
-        with torch.no_grad():
-            wanted = [tuple(t.numpy() for t in _tensors(self.quantized(*s))) for s in samples]
         checks = []
-        for i, tensor in enumerate(self.boundary["outputs"]):
-            found = np.stack([self._real(r[i], tensor) for r in results])
-            expected = np.stack([w[i] for w in wanted])
-            difference = float(np.abs(found.astype(np.float64) - expected).max()) if found.size else 0.0
-            checks.append(OutputCheck(tensor.name, difference, tensor.scale, sqnr_db(expected, found)))
-        return Verification(tuple(checks), tuple(results))
+        if self.quantized is not None:
+            with torch.no_grad():
+                wanted = [tuple(t.numpy() for t in _tensors(self.quantized(*s))) for s in samples]
+            for i, tensor in enumerate(self.boundary["outputs"]):
+                found = np.stack([self._real(r[i], tensor) for r in results])
+                expected = np.stack([w[i] for w in wanted])
+                difference = float(np.abs(found.astype(np.float64) - expected).max()) if found.size else 0.0
+                checks.append(OutputCheck(tensor.name, difference, tensor.scale, sqnr_db(expected, found)))
+        return Verification(tuple(checks), both.checks(), tuple(results))
 
     def _given(self, argument: Any, i: int) -> Any:
         """An argument as the file wants it: an int8 input is quantized here."""

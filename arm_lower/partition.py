@@ -29,6 +29,7 @@ from arm_lower.spec import EthosUCompileSpec
 from arm_lower.tosa.ir import Graph, Tensor
 from arm_lower.tosa.rewrite import optimize
 from arm_lower.tosa.serialize import to_flatbuffer
+from arm_lower.tosa.verify import verify
 
 _log = logging.getLogger(__name__)
 
@@ -237,6 +238,7 @@ def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, 
         b.location, b.stem = f"{module_path(node)}:output layout", f"{node.name}.out"
         b.graph.outputs.append(output_tensor(walk, value, node))
     graph = optimize(b.graph)
+    verify(graph)
     if all(op.kind in MOVES for op in graph.ops):
         for node in p.nodes:
             if not is_dequantize(node):

@@ -114,6 +114,13 @@ class VelaIni:
                 raise ArmLowerError(f"{self.label}: Memory_Mode.{mode}: {area}={port}; allowed are Axi0 and Axi1")
             return memory[port]
 
+        for area, allowed in (("arena_mem_area", ("Sram", "Dram")), ("cache_mem_area", ("Sram",))):
+            if behind(area) not in allowed:
+                raise ArmLowerError(
+                    f"memory_mode '{mode}' puts {area} into {behind(area)} on system_config '{system}', "
+                    f"allowed: {', '.join(allowed)}",
+                    "choose another memory_mode, or a system_config whose memory there can be written",
+                )
         size = areas.get("arena_cache_size")
         if size is not None and not size.isdigit():
             raise ArmLowerError(

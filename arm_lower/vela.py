@@ -18,9 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tosa import TosaGraph as fb_graph
+
 from arm_lower import vela_worker
 from arm_lower.errors import ArmLowerError, VelaError
 from arm_lower.spec import EthosUCompileSpec
+from arm_lower.tosa.serialize import operator_locations
 from arm_lower.vela_worker import Job, Raw, RawTensor, Table
 
 log = logging.getLogger(__name__)
@@ -40,7 +43,7 @@ class VelaTensor:
     """An input or output of the delegate.
 
     Attributes:
-        name: Name of the tensor in the TOSA graph, "" when Vela does not tell.
+        name: Name of the tensor in the TOSA graph.
         shape: Six sizes, leading ones are 1, as the Ethos-U blob wants them.
         element_size: Bytes per element.
         offset: Byte offset in the scratch buffer.
@@ -176,7 +179,7 @@ def compile(
         raise _refused(spec, next(iter(refusals.values())))
     best = _choose(spec, results)
     log.debug("vela: %s of %d settings", best, len(results))
-    return _result(results[best], spec, best, results, _locations(tosa, locations))
+    return _result(results[best], spec, best, results, _graph(tosa, locations))
 
 
 # -- settings ------------------------------------------------------------------------------------------------
@@ -241,7 +244,8 @@ def _choose(spec: EthosUCompileSpec, results: dict[Setting, Raw]) -> Setting:
     if not fitting:
         raise _too_big(spec, min(_sram(spec, r) for r in results.values()))
     costs = {s: cost(r) for s, r in fitting.items()}
-    close = [s for s in fitting if costs[s] <= min(costs.values()) * (1 + CYCLE_TOLERANCE)]
+    lowest = min(costs.values())
+    close = [s for s in fitting if costs[s] - lowest <= round(lowest * CYCLE_TOLERANCE)]
     return min(close, key=lambda s: (_sram(spec, fitting[s]), costs[s]))
 
 
@@ -300,7 +304,7 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         env=environment,
     )
-    assert process.stdin is not None
+    assert process.stdin is not None  # PIPE was asked for
     try:
         process.stdin.write(marshal.dumps(plain))
         process.stdin.close()
@@ -310,7 +314,7 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
 
 
 def _finish(process: subprocess.Popen[bytes]) -> Raw | str:
-    assert process.stdout is not None
+    assert process.stdout is not None  # PIPE was asked for
     with process.stdout:
         data = process.stdout.read()
     code = process.wait()
@@ -323,18 +327,33 @@ def _finish(process: subprocess.Popen[bytes]) -> Raw | str:
 # -- results -------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Graph:
+    """What the result is checked against and named after."""
+
+    inputs: list[str]
+    outputs: list[str]
+    locations: Sequence[str]
+
+
+def _graph(tosa: bytes, locations: Sequence[str] | None) -> _Graph:
+    block = fb_graph.TosaGraph.GetRootAs(tosa, 0).Regions(0).Blocks(0)
+    inputs = [block.Inputs(i).decode() for i in range(block.InputsLength())]
+    outputs = [block.Outputs(i).decode() for i in range(block.OutputsLength())]
+    return _Graph(inputs, outputs, operator_locations(tosa) if locations is None else locations)
+
+
 def _result(
-    raw: Raw, spec: EthosUCompileSpec, setting: Setting, results: dict[Setting, Raw], locations: Sequence[str]
+    raw: Raw, spec: EthosUCompileSpec, setting: Setting, results: dict[Setting, Raw], graph: _Graph
 ) -> VelaResult:
-    problem = _problem(raw)
+    problem = _problem(raw, graph)
     if problem:
         raise VelaError(f"Vela's result for {spec.target} cannot be used: {problem}")
-    layers = _layers(raw["perf"], raw["source"], locations)
     return VelaResult(
         command_stream=raw["command_stream"],
         read_only=raw["read_only"],
-        inputs=[_tensor(t) for t in raw["inputs"]],
-        outputs=[_tensor(t) for t in raw["outputs"]],
+        inputs=[_tensor(name, t) for name, t in zip(graph.inputs, raw["inputs"])],
+        outputs=[_tensor(name, t) for name, t in zip(graph.outputs, raw["outputs"])],
         scratch_size=raw["scratch"][0],
         scratch_fast_size=raw["scratch_fast"][0],
         sram_bytes=_sram(spec, raw),
@@ -343,14 +362,14 @@ def _result(
         macs=raw["macs"],
         weight_bytes=len(raw["read_only"]),
         memories=raw["memories"],
-        layers=layers,
+        layers=_layers(raw["perf"], raw["source"], graph.locations),
         settings=str(setting),
         tried={str(s): (cost(r), _sram(spec, r)) for s, r in results.items()},
         decode_cycles=_decode_cycles(raw),
     )
 
 
-def _problem(raw: Raw) -> str:
+def _problem(raw: Raw, graph: _Graph) -> str:
     """What in a result the runtime would trip over, or ""."""
     if raw["command_stream"][:4] not in (b"COP1", b"COP2"):
         return f"the command stream starts with {raw['command_stream'][:4]!r}, not COP1 or COP2"
@@ -358,7 +377,9 @@ def _problem(raw: Raw) -> str:
         return f"{raw['cpu_ops']} operators are left for the CPU"
     if raw["variables"]:
         return f"it has {raw['variables']} variables, which the runtime does not know"
-    for kind, tensors in (("input", raw["inputs"]), ("output", raw["outputs"])):
+    for kind, tensors, names in (("input", raw["inputs"], graph.inputs), ("output", raw["outputs"], graph.outputs)):
+        if len(tensors) != len(names):
+            return f"it has {len(tensors)} {kind}s, the graph has {len(names)}; Vela drops what nothing reads"
         for i, t in enumerate(tensors):
             if t["region"] != SCRATCH_REGION:
                 return f"{kind} {i} is in region {t['region']}, not in the scratch buffer"
@@ -367,8 +388,8 @@ def _problem(raw: Raw) -> str:
     return ""
 
 
-def _tensor(t: RawTensor) -> VelaTensor:
-    return VelaTensor("", t["shape"], t["element_size"], t["address"], t["region"], t["size"])
+def _tensor(name: str, t: RawTensor) -> VelaTensor:
+    return VelaTensor(name, t["shape"], t["element_size"], t["address"], t["region"], t["size"])
 
 
 def _layers(perf: Table, source: Table, locations: Sequence[str]) -> list[Layer]:
@@ -393,14 +414,6 @@ def _layers(perf: Table, source: Table, locations: Sequence[str]) -> list[Layer]
 
 def _rows(table: Table) -> Iterable[dict[str, str]]:
     return (dict(zip(table["header"], row)) for row in table["rows"])
-
-
-def _locations(tosa: bytes, locations: Sequence[str] | None) -> Sequence[str]:
-    if locations is not None:
-        return locations
-    from arm_lower.tosa.serialize import operator_locations
-
-    return operator_locations(tosa)
 
 
 # -- errors --------------------------------------------------------------------------------------------------

@@ -68,8 +68,8 @@ def compile_raw(job: Job) -> Raw | str:
 
     try:
         model: Any = regor.compile(job["arch"], job["tosa"], "TOSA", job["system"], job["options"], False)
-    except RuntimeError as error:
-        return str(error) or "no reason given"
+    except (RuntimeError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
+        return str(error) or f"{type(error).__name__} in Vela"
     report = model.perf_report
     tables = model.opt_database.tables
     return {

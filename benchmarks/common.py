@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[1]
+
 CALIBRATION = (11, 8)
 """Seed and number of the calibration samples."""
 EVALUATION = (99, 8)
@@ -48,8 +50,13 @@ def sqnr_db(reference: Sequence[Any], found: Sequence[Any]) -> float:
 
 
 def run_child(command: Sequence[str], timeout: float) -> str:
-    """Runs a child process; returns "" or what went wrong with the end of its standard error."""
+    """Runs a child process; returns "" or what went wrong with the end of its standard error.
+
+    A child with this interpreter finds the packages of this repository also where they are not installed.
+    """
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    if command[0] == sys.executable:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     try:
         result = subprocess.run(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=timeout, env=environment,

@@ -114,8 +114,8 @@ def main() -> int:
     for name, score in scores.items():
         print(f"  {name:14} {score:6.2f} %")
 
-    print(f"\nexecuted .pte against the quantized model, {len(test)} images")
-    print(f"  {compiled.verify([(image[None],) for image in test])}")
+    print("\nexecuted .pte against the quantized model, 50 images")
+    print(f"  {compiled.verify([(image[None],) for image in test[:50]])}")
     reference = np.concatenate([on_reference_model(compiled, image[None].numpy()) for image in test])
     bars = {
         f"int8 within {POINTS_TO_LOSE:g} point of fp32": scores["executed .pte"] >= scores["fp32"] - POINTS_TO_LOSE,

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import FixedQParamsObserver, ObserverBase
 
 from arm_lower.errors import QuantizationError
-from quant.graph import is_constant
+from quant.nodes import is_constant
 from quant.pt2e import convert_pt2e, prepare_pt2e
 from quant.quantizer import EthosUQuantizer, module_stack
 
@@ -131,7 +131,9 @@ def check_sample(sample: object, example: tuple[Any, ...], index: int, names: li
     """
     where = f"calibration sample {index}"
     if not isinstance(sample, (tuple, list)):
-        raise QuantizationError(f"{where} is a {type(sample).__name__}, not a tuple of arguments", "write (x,) for one input")
+        raise QuantizationError(
+            f"{where} is a {type(sample).__name__}, not a tuple of arguments", "write (x,) for one input"
+        )
     found, wanted = pytree.tree_leaves(tuple(sample)), pytree.tree_leaves(tuple(example))
     if len(found) != len(wanted):
         raise QuantizationError(f"{where} has {len(found)} inputs, the model takes {len(wanted)}")
@@ -140,11 +142,15 @@ def check_sample(sample: object, example: tuple[Any, ...], index: int, names: li
         if not isinstance(y, torch.Tensor):
             continue
         if not isinstance(x, torch.Tensor):
-            raise QuantizationError(f"{name} is a {type(x).__name__}, not a torch.Tensor", "convert with torch.from_numpy")
+            raise QuantizationError(
+                f"{name} is a {type(x).__name__}, not a torch.Tensor", "convert with torch.from_numpy"
+            )
         if x.shape != y.shape:
             raise QuantizationError(f"{name} has the shape {tuple(x.shape)}, the model takes {tuple(y.shape)}")
         if x.dtype != y.dtype:
-            raise QuantizationError(f"{name} has the dtype {x.dtype}, the model takes {y.dtype}", f"convert with .to({y.dtype})")
+            raise QuantizationError(
+                f"{name} has the dtype {x.dtype}, the model takes {y.dtype}", f"convert with .to({y.dtype})"
+            )
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             bad = "NaN" if bool(torch.isnan(x).any()) else "infinity"
             raise QuantizationError(f"{name} contains {bad}", "leave the sample out or repair its preprocessing")
@@ -211,7 +217,9 @@ def observer_findings(prepared: fx.GraphModule) -> list[str]:
         if not low.numel() or bool((low > high).any()):
             findings.append(f"{where} was never observed: no calibration sample reached it")
         elif bool((low == high).all()):
-            findings.append(f"{where} was {float(low.flatten()[0]):g} in every calibration sample; its scale means nothing")
+            findings.append(
+                f"{where} was {float(low.flatten()[0]):g} in every calibration sample; its scale means nothing"
+            )
     return findings
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
 
 from arm_lower.errors import QuantizationError
-from quant.annotate.context import argument, constant, is_constant
+from quant.nodes import argument, constant, is_constant
 
 aten = torch.ops.aten
-log = logging.getLogger(__name__)
 
-_IDENTITIES = frozenset({aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default})
+
+DROPOUTS = frozenset({aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default})
 
 _CONVOLUTIONS = frozenset(
     {
@@ -29,9 +28,37 @@ _CONVOLUTIONS = frozenset(
 )
 _TRANSPOSED = frozenset({aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input})
 
-_MOVERS = ("view", "reshape", "expand", "permute", "transpose", "select", "slice", "squeeze", "unsqueeze", "t", "alias",
-           "detach", "flatten", "unbind", "split", "chunk", "getitem", "narrow", "unflatten", "movedim", "swapaxes",
-           "contiguous", "to", "_to_copy", "dropout", "unfold", "diagonal", "split_with_sizes", "tensor_split")
+_MOVERS = (
+    "view",
+    "reshape",
+    "expand",
+    "permute",
+    "transpose",
+    "select",
+    "slice",
+    "squeeze",
+    "unsqueeze",
+    "t",
+    "alias",
+    "detach",
+    "flatten",
+    "unbind",
+    "split",
+    "chunk",
+    "getitem",
+    "narrow",
+    "unflatten",
+    "movedim",
+    "swapaxes",
+    "contiguous",
+    "to",
+    "_to_copy",
+    "dropout",
+    "unfold",
+    "diagonal",
+    "split_with_sizes",
+    "tensor_split",
+)
 """Operators (without overload) whose result may alias their input."""
 
 
@@ -98,7 +125,10 @@ def _aliases(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     target = node.target
-    name = target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else target.__name__
+    if isinstance(target, torch._ops.OpOverload):
+        name = target._schema.name.split("::")[1]
+    else:
+        name = getattr(target, "__name__", "")
     return name.endswith("_") or name in _MOVERS
 
 
@@ -127,7 +157,7 @@ def _last_use(node: fx.Node, order: dict[fx.Node, int]) -> bool:
 def drop_identities(gm: fx.GraphModule) -> None:
     """Removes dropouts that are switched off."""
     for node in list(gm.graph.nodes):
-        if node.op == "call_function" and node.target in _IDENTITIES and argument(node, 2, False) is False:
+        if node.op == "call_function" and node.target in DROPOUTS and argument(node, 2, False) is False:
             node.replace_all_uses_with(node.args[0])
             gm.graph.erase_node(node)
 
@@ -162,7 +192,7 @@ def fold_batch_norms(gm: fx.GraphModule) -> None:
     gm.graph.eliminate_dead_code()
 
 
-def _scale_and_shift(gm: fx.GraphModule, norm: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | None:
+def scale_and_shift(gm: fx.GraphModule, norm: fx.Node) -> tuple[torch.Tensor, torch.Tensor] | None:
     """A batch norm as ``x * scale + shift``, in float64, or None if its statistics are no constants."""
     gamma, beta, mean, var = (constant(gm, argument(norm, i)) for i in (1, 2, 3, 4))
     if mean is None or var is None:
@@ -176,19 +206,20 @@ def _scale_and_shift(gm: fx.GraphModule, norm: fx.Node) -> tuple[torch.Tensor, t
     return scale, shift
 
 
-def _fold(gm: fx.GraphModule, norm: fx.Node) -> bool:
-    layer = norm.args[0]
+def foldable_layer(layer: object) -> TypeGuard[fx.Node]:
+    """Whether ``layer`` is a convolution or linear layer over whose output channels a batch norm behind it runs,
+    and that batch norm is its only reader."""
     if not isinstance(layer, fx.Node) or len(layer.users) != 1:
         return False
-    linear = layer.target is aten.linear.default and layer.meta["val"].dim() == 2
-    if not linear and layer.target not in _CONVOLUTIONS and layer.target not in _TRANSPOSED:
-        return False
-    source, weight_node, bias_node = (argument(layer, i) for i in range(3))
-    weight, bias = constant(gm, weight_node), constant(gm, bias_node)
-    affine = _scale_and_shift(gm, norm)
-    if weight is None or affine is None or (bias_node is not None and bias is None):
-        return False
-    scale, shift = affine
+    if layer.target is aten.linear.default:
+        return bool(layer.meta["val"].dim() == 2)
+    return layer.target in _CONVOLUTIONS or layer.target in _TRANSPOSED
+
+
+def folded_parameters(
+    layer: fx.Node, weight: torch.Tensor, bias: torch.Tensor | None, scale: torch.Tensor, shift: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of ``layer`` with ``y * scale + shift`` on its output channels folded in."""
     w = weight.detach().double()
     if layer.target in _TRANSPOSED:
         groups = argument(layer, 6, 1)
@@ -197,9 +228,22 @@ def _fold(gm: fx.GraphModule, norm: fx.Node) -> bool:
     else:
         w = w * scale.reshape(-1, *[1] * (w.dim() - 1))
     b = shift if bias is None else shift + bias.detach().double() * scale
+    return w.to(weight.dtype), b.to(weight.dtype)
+
+
+def _fold(gm: fx.GraphModule, norm: fx.Node) -> bool:
+    layer = norm.args[0]
+    if not foldable_layer(layer):
+        return False
+    source, weight_node, bias_node = (argument(layer, i) for i in range(3))
+    weight, bias = constant(gm, weight_node), constant(gm, bias_node)
+    affine = scale_and_shift(gm, norm)
+    if weight is None or affine is None or (bias_node is not None and bias is None):
+        return False
+    w, b = folded_parameters(layer, weight, bias, *affine)
     name = str(weight_node.target).removesuffix("weight")
-    new_weight = add_constant(gm, layer, name + "folded_weight", w.to(weight.dtype), layer)
-    new_bias = add_constant(gm, layer, name + "folded_bias", b.to(weight.dtype), layer)
+    new_weight = add_constant(gm, layer, name + "folded_weight", w, layer)
+    new_bias = add_constant(gm, layer, name + "folded_bias", b, layer)
     layer.args = (source, new_weight, new_bias, *layer.args[3:])
     layer.kwargs = {k: v for k, v in layer.kwargs.items() if k not in ("weight", "bias")}
     norm.replace_all_uses_with(layer)
@@ -211,23 +255,34 @@ def _as_depthwise(gm: fx.GraphModule, norm: fx.Node) -> bool:
     """A batch norm that stands alone is a 1x1 depthwise convolution: one weight per channel, whose own scale
     makes it exact in int8."""
     source = norm.args[0]
-    rank = source.meta["val"].dim()
-    target = {3: aten.conv1d.default, 4: aten.conv2d.default}.get(rank)
-    affine = _scale_and_shift(gm, norm)
-    if target is None or affine is None:
+    affine = scale_and_shift(gm, norm)
+    if affine is None or not isinstance(source, fx.Node):
         return False
     scale, shift = affine
-    dtype = source.meta["val"].dtype
-    channels = scale.numel()
-    weight = add_constant(gm, norm, f"{norm.name}_weight", scale.to(dtype).reshape(channels, 1, *[1] * (rank - 2)), norm)
+    shape, dtype = tuple(source.meta["val"].shape), source.meta["val"].dtype
+    channels, spatial = scale.numel(), 2 if len(shape) == 4 else 1
+    ones, zeros = [1] * spatial, [0] * spatial
+    weight = add_constant(gm, norm, f"{norm.name}_weight", scale.to(dtype).reshape(channels, 1, *ones), norm)
     bias = add_constant(gm, norm, f"{norm.name}_bias", shift.to(dtype), norm)
-    ones, zeros = [1] * (rank - 2), [0] * (rank - 2)
+    target = aten.conv2d.default if spatial == 2 else aten.conv1d.default
+    plain = len(shape) in (3, 4)
     with gm.graph.inserting_before(norm):
-        layer = gm.graph.call_function(target, (source, weight, bias, ones, zeros, ones, channels))
-    layer.meta = dict(norm.meta)
-    norm.replace_all_uses_with(layer)
+        x = source if plain else _call(gm, aten.reshape.default, (source, [shape[0], channels, -1]), norm)
+        layer = _call(gm, target, (x, weight, bias, ones, zeros, ones, channels), norm)
+        result = layer if plain else _call(gm, aten.reshape.default, (layer, list(shape)), norm)
+    norm.replace_all_uses_with(result)
     gm.graph.erase_node(norm)
     return True
+
+
+def _call(gm: fx.GraphModule, target: Any, args: tuple[Any, ...], like: fx.Node) -> fx.Node:
+    """A call with the module path of ``like`` and its own ``val``."""
+    node = gm.graph.call_function(target, args)
+    node.meta = dict(like.meta)
+    fakes = fx.map_arg(args, lambda n: n.meta["val"])
+    with like.meta["val"].fake_mode:
+        node.meta["val"] = target(*fakes)
+    return node
 
 
 def fold_constants(gm: fx.GraphModule, limit: int = 1 << 22) -> None:
@@ -238,7 +293,8 @@ def fold_constants(gm: fx.GraphModule, limit: int = 1 << 22) -> None:
         if not all(is_constant(x) for x in node.all_input_nodes) or not isinstance(node.target, torch._ops.OpOverload):
             continue
         values = {x: constant(gm, x) for x in node.all_input_nodes}
-        if any(v is None for v in values.values()) or node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+        random = torch.Tag.nondeterministic_seeded in node.target.tags
+        if any(v is None for v in values.values()) or node.target._schema.is_mutable or random:
             continue
         read = sum(v.numel() for v in values.values() if v is not None)
         if node.meta["val"].numel() > max(limit, read):
@@ -277,6 +333,43 @@ def merge_duplicates(gm: fx.GraphModule) -> None:
     gm.recompile()
 
 
+def quantize_biases(gm: fx.GraphModule) -> None:
+    """Makes the float biases of quantized layers int32, with scale = input scale * weight scale: what training
+    leaves behind when it folds a batch norm into a layer that had no bias."""
+    qdq = torch.ops.quantized_decomposed
+    for node in list(gm.graph.nodes):
+        if node.target not in (*_CONVOLUTIONS, aten.linear.default):
+            continue
+        source, weight, bias = (argument(node, i) for i in range(3))
+        value = constant(gm, bias)
+        if value is None or getattr(source, "target", None) is not qdq.dequantize_per_tensor.default:
+            continue
+        if weight.target is qdq.dequantize_per_channel.default:
+            steps = constant(gm, weight.args[1])
+        elif weight.target is qdq.dequantize_per_tensor.default:
+            steps = torch.full((value.numel(),), float(weight.args[1]))
+        else:
+            continue
+        if steps is None:
+            continue
+        scale = (float(source.args[1]) * steps.float()).expand(value.numel()).contiguous()
+        limits = torch.iinfo(torch.int32)
+        integers = (value.detach().double() / scale.double()).round().clamp(limits.min, limits.max).to(torch.int32)
+        name = str(bias.target)
+        args = [
+            add_constant(gm, node, f"{name}_{suffix}", tensor, node)
+            for suffix, tensor in (("int32", integers), ("scale", scale), ("zero", torch.zeros_like(integers).long()))
+        ]
+        with gm.graph.inserting_before(node):
+            real = gm.graph.call_function(
+                qdq.dequantize_per_channel.default, (*args, 0, limits.min, limits.max, torch.int32)
+            )
+        real.meta = {k: v for k, v in bias.meta.items() if k == "val"}
+        node.args = (source, weight, real, *node.args[3:])
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+
+
 Pass = Callable[[fx.GraphModule], None]
 
 INFERENCE_PASSES: tuple[Pass, ...] = (
@@ -298,7 +391,7 @@ def check_evaluation(gm: fx.GraphModule) -> None:
     for node in gm.graph.nodes:
         if node.op != "call_function":
             continue
-        trains = (node.target in _IDENTITIES and argument(node, 2, False) is True) or (
+        trains = (node.target in DROPOUTS and argument(node, 2, False) is True) or (
             node.target is aten.batch_norm.default and argument(node, 5) is True
         )
         if trains:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
@@ -29,9 +28,9 @@ SAMPLE_LIMIT = 1 << 16
 HEAD_ROOM = 0.05
 """Least mean excess of an unseen sample, relative to the largest magnitude seen."""
 
-_FACTORS = torch.linspace(0.0, 2.5, 126, dtype=torch.float64)
-_QUANTILES = -torch.log1p(-(torch.arange(8, dtype=torch.float64) + 0.5) / 8)
-"""Midpoints of eight equally likely slices of the unit exponential distribution."""
+_FACTORS = torch.linspace(0.0, 2.5, 101, dtype=torch.float64)
+_QUANTILES = -torch.log1p(-(torch.arange(6, dtype=torch.float64) + 0.5) / 6)
+"""Midpoints of six equally likely slices of the unit exponential distribution."""
 
 
 class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
@@ -126,7 +125,9 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         self.min_val, self.max_val = min(self.min_val, low), max(self.max_val, high)
         if fold == len(self._lows):
             self._counts = torch.cat([self._counts, torch.zeros(1, BINS, dtype=torch.float64)])
-            self._lows, self._highs = (torch.cat([v, torch.zeros(1, dtype=torch.float64)]) for v in (self._lows, self._highs))
+            self._lows, self._highs = (
+                torch.cat([v, torch.zeros(1, dtype=torch.float64)]) for v in (self._lows, self._highs)
+            )
         self._lows[fold] = min(float(self._lows[fold]), low)
         self._highs[fold] = max(float(self._highs[fold]), high)
         self._widen(max(-low, high))
@@ -157,7 +158,9 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
 
     # ---- expected error --------------------------------------------------------------------------------
 
-    def _clipped(self, counts: torch.Tensor, centres: torch.Tensor, highs: torch.Tensor, f: Function | None) -> torch.Tensor:
+    def _clipped(
+        self, counts: torch.Tensor, centres: torch.Tensor, highs: torch.Tensor, f: Function | None
+    ) -> torch.Tensor:
         """Expected squared error per sample of clipping at each of ``_FACTORS`` times the largest of ``highs``.
 
         Args:
@@ -174,7 +177,7 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         ordered = highs.clamp(min=0).sort(descending=True).values
         middle = max(1, len(ordered) // 2)
         excess = float(ordered[:middle].mean() - ordered[min(middle, len(ordered) - 1)])
-        growth = 1 + _QUANTILES * max(excess, HEAD_ROOM * largest) / largest  # (8,)
+        growth = 1 + _QUANTILES * max(excess, HEAD_ROOM * largest) / largest  # (quantiles,)
         top = counts[int(highs.argmax())].expand(len(growth), -1)
         stretched = None if f is None else (lambda x: f(x * growth[:, None]))
         if stretched is None:
@@ -228,6 +231,10 @@ class PerChannelWeightObserver(UniformQuantizationObserverBase):  # type: ignore
     """Observes a constant weight: symmetric, one scale for each index of ``ch_axis``, from the largest magnitude.
 
     A channel of zeros gets the scale of the largest channel, so that nothing downstream divides by nothing.
+
+    Attributes:
+        max_abs: (channels,), empty before the weight was seen.
+        least: (channels,), smallest scale that the layer's bias allows, or empty.
     """
 
     def __init__(
@@ -245,6 +252,7 @@ class PerChannelWeightObserver(UniformQuantizationObserverBase):  # type: ignore
         )
         self.ch_axis = ch_axis
         self.register_buffer("max_abs", torch.zeros(0))
+        self.register_buffer("least", torch.zeros(0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Notes ``x``, of any rank above ``ch_axis``, and returns it unchanged."""
@@ -256,5 +264,7 @@ class PerChannelWeightObserver(UniformQuantizationObserverBase):  # type: ignore
         largest = self.max_abs.max()
         if not float(largest) > 0:
             largest = torch.ones_like(largest)
-        limit = torch.where(self.max_abs > 0, self.max_abs, largest)
-        return (limit / self.quant_max).float(), torch.zeros_like(limit, dtype=torch.int64)
+        scale = (torch.where(self.max_abs > 0, self.max_abs, largest) / self.quant_max).float()
+        if self.least.numel():
+            scale = torch.maximum(scale, self.least)
+        return scale, torch.zeros_like(scale, dtype=torch.int64)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-
+import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torchao.quantization.pt2e import quantize_pt2e
+from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize, quantize_pt2e
+from torchao.quantization.pt2e.prepare import prepare
 
 from arm_lower.errors import QuantizationError
-from quant.graph import check_evaluation, merge_duplicates, normalize, strip_guards
-from quant.observers import RangeObserver
+from quant.annotate.context import BiasScale
+from quant.graph import check_evaluation, merge_duplicates, normalize, quantize_biases, strip_guards
+from quant.nodes import constant
+from quant.observers import PerChannelWeightObserver, RangeObserver
 from quant.quantizer import EthosUQuantizer
+from quant.training import allow_train_eval, finish_training, is_trained
 
-log = logging.getLogger(__name__)
+BIAS_LIMIT = float(1 << 30)
+"""Largest magnitude of an int32 bias: it leaves half of the accumulator's range to the products."""
 
 
 def prepare_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQuantizer) -> fx.GraphModule:
@@ -28,7 +32,7 @@ def prepare_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQuant
     gm = _graph_module(model)
     normalize(gm, is_qat=False)
     check_evaluation(gm)
-    prepared = quantize_pt2e.prepare_pt2e(gm, quantizer)
+    prepared: fx.GraphModule = quantize_pt2e.prepare_pt2e(gm, quantizer)
     modules = dict(prepared.named_modules(remove_duplicate=False))
     called = [modules[node.target] for node in prepared.graph.nodes if node.op == "call_module"]
     for observer in set(called):
@@ -40,13 +44,20 @@ def prepare_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQuant
 def prepare_qat_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQuantizer) -> fx.GraphModule:
     """Inserts fake-quantize modules for training; weights and biases stay trainable parameters.
 
+    ``train()`` and ``eval()`` of the result switch its batch norms and dropouts.
+
     Raises:
         QuantizationError: As `prepare_pt2e`.
     """
     gm = _graph_module(model)
     quantizer.use_qat_default()
-    normalize(gm, is_qat=True)
-    return quantize_pt2e.prepare_qat_pt2e(gm, quantizer)
+    gm = quantizer.transform_for_annotation(gm)
+    quantizer.annotate(gm)
+    # Not torchao's prepare_qat_pt2e: it rewrites conv + batch norm into a division by the running deviation,
+    # which needs literal patterns; `quant.training` folds what was trained without any.
+    prepared: fx.GraphModule = prepare(gm, {}, is_qat=True, obs_or_fq_callback=quantizer.prepare_obs_or_fq_callback)
+    allow_train_eval(prepared)
+    return prepared
 
 
 def convert_pt2e(model: fx.GraphModule, fold_quantize: bool = True) -> fx.GraphModule:
@@ -57,9 +68,36 @@ def convert_pt2e(model: fx.GraphModule, fold_quantize: bool = True) -> fx.GraphM
     """
     if not isinstance(model, fx.GraphModule):
         raise QuantizationError(f"convert_pt2e needs a prepared GraphModule, not {type(model).__name__}")
-    converted = quantize_pt2e.convert_pt2e(model, fold_quantize=fold_quantize)
+    trained = is_trained(model)
+    if trained:
+        finish_training(model)
+    fit_biases(model)
+    converted: fx.GraphModule = quantize_pt2e.convert_pt2e(model, fold_quantize=fold_quantize)
     merge_duplicates(converted)
+    if trained:
+        quantize_biases(converted)
     return converted
+
+
+def fit_biases(prepared: fx.GraphModule) -> None:
+    """Raises weight scales where a bias would not fit into int32.
+
+    A channel that training has all but switched off has weights near zero, hence a tiny scale, but a bias of
+    ordinary size; on the accumulator's scale that bias exceeds 32 bits and would be cut off without a word.
+    """
+    modules = dict(prepared.named_modules(remove_duplicate=False))
+    for node in prepared.graph.nodes:
+        observer = modules.get(str(node.target)) if node.op == "call_module" else None
+        if not isinstance(observer, DerivedObserverOrFakeQuantize):
+            continue
+        rule, (activation, weight) = observer.derive_qparams_fn, observer.obs_or_fqs
+        bias = constant(prepared, node.args[0])
+        if bias is None or not isinstance(rule, BiasScale) or not isinstance(weight, PerChannelWeightObserver):
+            continue
+        needed = bias.detach().abs().float() / (float(activation.calculate_qparams()[0]) * BIAS_LIMIT)
+        owner = rule.expand(torch.arange(len(weight.max_abs)))
+        least = torch.zeros(len(weight.max_abs)).scatter_reduce(0, owner, needed, "amax")
+        weight.least = torch.maximum(weight.least, least) if weight.least.numel() else least
 
 
 def _graph_module(model: object) -> fx.GraphModule:

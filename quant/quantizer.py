@@ -10,7 +10,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from arm_lower.errors import QuantizationError
 from quant.annotate import Annotator
-from quant.annotate.elementwise import gentle_function
+from quant.annotate.elementwise import reader_function
 from quant.config import QuantizationConfig, get_symmetric_quantization_config
 from quant.graph import normalize
 from quant.observers import RangeObserver
@@ -35,7 +35,7 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         self._io: QuantizationConfig | None = None
         self._names: dict[str, QuantizationConfig | None] = {}
         self._types: dict[str, QuantizationConfig | None] = {}
-        self._readers: dict[Any, list[fx.Node]] = {}
+        self._readers: dict[Any, list[tuple[fx.Node, fx.Node]]] = {}
 
     def set_global(self, config: QuantizationConfig | None) -> EthosUQuantizer:
         """Config of every operator that no filter names."""
@@ -89,7 +89,7 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         for place, readers in self._readers.items():
             observer = edge_or_node_to_obs_or_fq.get(place)
             if isinstance(observer, RangeObserver) and readers:
-                functions = [gentle_function(model, reader) for reader in readers]
+                functions = [reader_function(model, node, tensor) for node, tensor in readers]
                 observer.functions = tuple(f for f in functions if f is not None) if all(functions) else ()
         self._readers = {}
 
@@ -154,16 +154,16 @@ def module_stack(node: fx.Node) -> list[tuple[str, str]]:
     """(path, qualified class name) of the modules that ``node`` was traced in, outermost first. The paths are
     those of the user's model: the prefixes that exporters add are removed."""
     stack = node.meta.get("nn_module_stack") or {}
-    return [(_clean(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
-            for path, kind in stack.values()]
+    return [
+        (_clean(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
+        for path, kind in stack.values()
+    ]
 
 
 def _clean(path: str) -> str:
     for prefix in ("L['self'].", "L['self']", "L__self__.", "L__self__"):
         path = path.removeprefix(prefix)
     return path
-
-
 
 
 __all__ = ["EthosUQuantizer", "module_stack"]

@@ -14,6 +14,7 @@ from arm_lower.edge.build import from_module
 from arm_lower.edge.program import EdgeProgram, call_delegate
 from arm_lower.partition import EthosUPartitioner
 from arm_lower.spec import EthosUCompileSpec
+from fvp.ethosu.delegate import run_delegate
 from quant import EthosUQuantizer, quantize
 from tosa_ref.run import run
 
@@ -36,7 +37,8 @@ def lowered(graph_module: fx.GraphModule, example: tuple[Any, ...], target: str 
 
 
 class Execute(fx.Interpreter):
-    """Runs a partitioned program: CPU nodes in torch, delegates on the TOSA reference model."""
+    """Runs a partitioned program: CPU nodes in torch, delegates on the TOSA reference model and, byte for byte the same, their
+    command streams on the NPU model."""
 
     def __init__(self, program: EdgeProgram) -> None:
         super().__init__(program.graph_module)
@@ -47,7 +49,10 @@ class Execute(fx.Interpreter):
             return super().call_function(target, args, kwargs)
         delegate = self.program.delegates[args[0]]
         inputs = [np.array(t.numpy(), order="C").reshape(i.shape) for t, i in zip(args[1:], delegate.tosa.inputs, strict=True)]
-        return tuple(torch.from_numpy(np.array(o, order="C")) for o in run(delegate.tosa, inputs))
+        outputs = run(delegate.tosa, inputs)
+        for want, found in zip(outputs, run_delegate(0, delegate.processed, inputs), strict=True):
+            assert want.tobytes() == found.tobytes(), f"NPU model differs from the reference model in delegate {args[0]}"
+        return tuple(torch.from_numpy(np.array(o, order="C")) for o in outputs)
 
 
 def execute(program: EdgeProgram, *inputs: torch.Tensor) -> list[torch.Tensor]:

@@ -76,7 +76,7 @@ class Host:
             data, beside = path.read_bytes(), path.with_suffix(".record")
         self.program = read(data)
         calls = sum(isinstance(i, pte.DelegateCall) for m in self.program.methods for i in m.instructions)
-        self._delegates = delegate_runner or _Record(record or beside, calls)
+        self._delegates = delegate_runner or Record(record or beside, calls)
         self._loaded: dict[str, _Method] = {}
 
     def run(self, inputs: Sequence[Any], method: str | None = None) -> list[Array]:
@@ -94,7 +94,7 @@ class Host:
         return names[0]
 
 
-class _Record:
+class Record:
     """The default runner: the reference model on the TOSA of each call."""
 
     def __init__(self, folder: Path | None, calls: int) -> None:

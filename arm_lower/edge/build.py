@@ -22,7 +22,8 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -34,7 +35,6 @@ from arm_lower.edge.meta import (
     fake,
     fake_result,
     is_channels_last,
-    like,
     op_name,
     target_name,
     tensors,
@@ -160,6 +160,7 @@ class _Importer:
         self.constants: dict[fx.Node, torch.Tensor] = {}
         self.inputs: list[fx.Node] = []
         self._lifted: dict[int, fx.Node] = {}
+        self._fakes: dict[tuple[tuple[int, ...], torch.dtype, bool], torch.Tensor] = {}
 
     def copy_graph(self, module: fx.GraphModule, values: Mapping[str, torch.Tensor]) -> None:
         """Copy the graph of an exported program; ``values`` are the constants by placeholder name."""
@@ -183,6 +184,7 @@ class _Importer:
         self._copy_body(module, env)
 
     def _placeholder(self, node: fx.Node) -> fx.Node:
+        _check_static(node)
         new = self.graph.placeholder(node.name)
         new.meta = dict(node.meta)
         return new
@@ -231,11 +233,14 @@ class _Importer:
                                 "pass an ATen graph: torch.export.export(model, inputs)")  # fmt: skip
 
     def _call(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
+        _check_static(node)
         args = fx.map_arg(node.args, lambda n: env[n])
         if target_name(node) in _WRAPPERS:
             return self._inline(args)
         if node.target is operator.getitem and isinstance(args[0], (list, tuple)):
             return args[0][int(str(args[1]))]
+        if node.target is not operator.getitem and not isinstance(node.target, (OpOverload, HigherOrderOperator)):
+            raise ArmLowerError(f"{describe(node)} is no ATen operator", "use torch.export.export(model, inputs)")
         new = self.graph.create_node("call_function", node.target, self._modules_to_attributes(args),
                                      fx.map_arg(node.kwargs, lambda n: env[n]), node.name)  # fmt: skip
         new.meta = dict(node.meta)
@@ -283,7 +288,14 @@ class _Importer:
             node.meta["val"] = self._input_like(value)
 
     def _input_like(self, value: torch.Tensor) -> torch.Tensor:
-        return fake(self.mode, value.shape, value.dtype, is_channels_last(value))
+        return self._fake(value.shape, value.dtype, is_channels_last(value))
+
+    def _fake(self, shape: Sequence[int], dtype: torch.dtype, channels_last: bool = False) -> torch.Tensor:
+        """A fake value; nodes of one shape share it."""
+        key = (tuple(shape), dtype, channels_last)
+        if key not in self._fakes:
+            self._fakes[key] = fake(self.mode, shape, dtype, channels_last)
+        return self._fakes[key]
 
     def finish(self, mutated: Sequence[str | None], in_spec: Any, out_spec: Any) -> EdgeProgram | None:
         """The program, or None if in-place operators need torch's functionalization.
@@ -293,7 +305,6 @@ class _Importer:
             in_spec: Pytree of the inputs, kept for the user.
             out_spec: Pytree of the outputs.
         """
-        self._check_static()
         order = [*self.inputs, *self.constants]
         updates = functionalize.run(self.graph, set(self.inputs), self.mode)
         if updates is None:
@@ -318,17 +329,6 @@ class _Importer:
         constants = {n.name: self.constants[n].contiguous() for n in used}
         return EdgeProgram(self.name, module, constants, tuple(n.name for n in mutated))
 
-    def _check_static(self) -> None:
-        for node in self.graph.nodes:
-            value = node.meta.get("val")
-            if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-                raise ArmLowerError(f"{describe(node)} is a symbolic number ({value})", STATIC_HINT)
-            for tensor in tensors(value):
-                for dim, size in enumerate(tensor.shape):
-                    if _is_symbolic(size):
-                        what = f"input {node.name}" if node.op == "placeholder" else describe(node)
-                        raise ArmLowerError(f"{what}: size of dimension {dim} is dynamic ({size})", STATIC_HINT)
-
     def _order_placeholders(self, order: Sequence[fx.Node]) -> None:
         """User inputs first, then constants."""
         for node in reversed(order):
@@ -349,17 +349,18 @@ class _Importer:
         constant = self.constants.get(node)
         known = node.meta.get("val")
         if constant is not None:
-            node.meta["val"] = fake(self.mode, constant.shape, constant.dtype)
+            node.meta["val"] = self._fake(constant.shape, constant.dtype)
         elif isinstance(known, torch.Tensor):
             node.meta["val"] = self._input_like(known)
         elif "val" not in node.meta:
             raise ArmLowerError(f"input {node.name} has no shape", "export the model with torch.export.export first")
 
     def _contiguous(self, value: Any) -> Any:
-        if isinstance(value, FakeTensor):
-            plain = value.is_contiguous() and not value.requires_grad and value.fake_mode is self.mode
-            return value if plain else like(self.mode, value)
-        return like(self.mode, value)
+        if isinstance(value, torch.Tensor):
+            return self._fake(value.shape, value.dtype)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._contiguous(item) for item in value)
+        return value
 
     def _value(self, node: fx.Node) -> Any:
         name = op_name(node.target)
@@ -368,14 +369,14 @@ class _Importer:
             if node.target is operator.getitem:
                 return source.meta["val"][node.args[1]]
             if name in QUANTIZE_TARGETS:
-                return fake(self.mode, source.meta["val"].shape, _argument(node, "dtype"))
+                return self._fake(source.meta["val"].shape, _argument(node, "dtype"))
             if name in DEQUANTIZE_TARGETS:
-                return fake(self.mode, source.meta["val"].shape, _argument(node, "out_dtype") or torch.float32)
+                return self._fake(source.meta["val"].shape, _argument(node, "out_dtype") or torch.float32)
         try:
             return fake_result(self.mode, node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - torch raises anything here
             raise ArmLowerError(f"{describe(node)}: its shape cannot be computed: {error}",
-                                "export the model with torch.export.export")  # fmt: skip
+                                "export the model with torch.export.export") from error  # fmt: skip
 
 
 def _drop_no_ops(graph: fx.Graph) -> None:
@@ -438,6 +439,17 @@ def _argument(node: fx.Node, name: str) -> Any:
         if arg.name == name:
             return node.args[i] if i < len(node.args) and not arg.kwarg_only else arg.default_value
     return None
+
+
+def _check_static(node: fx.Node) -> None:
+    value = node.meta.get("val")
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise ArmLowerError(f"{describe(node)} is a symbolic number ({value}): a shape is dynamic", STATIC_HINT)
+    for tensor in tensors(value):
+        for dim, size in enumerate(tensor.shape):
+            if _is_symbolic(size):
+                what = f"input {node.name}" if node.op == "placeholder" else describe(node)
+                raise ArmLowerError(f"{what}: size of dimension {dim} is dynamic ({size})", STATIC_HINT)
 
 
 def _is_symbolic(size: object) -> bool:

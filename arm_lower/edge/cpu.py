@@ -20,7 +20,7 @@ from arm_lower.edge.decompose import expand
 from arm_lower.edge.meta import DEQUANTIZE_TARGETS, describe, fake, is_channels_last, op_name, val
 from arm_lower.edge.program import EdgeProgram, call_delegate
 from arm_lower.errors import ArmLowerError
-from arm_lower.kernels import kernel_for, unusable
+from arm_lower.kernels import unusable
 
 _aten = torch.ops.aten
 
@@ -146,9 +146,13 @@ def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
 
 def _missing(node: fx.Node) -> str | None:
     """Why no kernel runs this operator node, or None."""
-    target = node.target
-    if not isinstance(target, OpOverload):
+    if not isinstance(node.target, OpOverload):
         return "it is not an operator"
+    return _unusable(node, node.target)
+
+
+def _unusable(node: fx.Node, target: OpOverload) -> str | None:
+    """Why no kernel runs ``target`` on the operands of ``node``, or None."""
 
     def value(n: fx.Node) -> Any:
         return n.meta["val"]
@@ -254,10 +258,10 @@ def _fit_scalars(program: EdgeProgram) -> None:
 def _use_scalar_overload(node: fx.Node, numbers: list[int]) -> bool:
     target = node.target
     assert isinstance(target, OpOverload)
-    name = target._overloadname.replace("Tensor", "Scalar")
-    packet = getattr(_aten, op_name(target))
-    overload = getattr(packet, name, None)
-    if numbers != [1] or overload is None or kernel_for(overload) is None:
+    if numbers != [1] or "Tensor" not in target._overloadname:
+        return False
+    overload = getattr(getattr(_aten, op_name(target)), target._overloadname.replace("Tensor", "Scalar"), None)
+    if overload is None or _unusable(node, overload) is not None:
         return False
     node.target = overload
     return True

@@ -22,7 +22,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from arm_lower.edge.meta import fake, like, op_name, val
+from arm_lower.edge.meta import fake, like, op_name, tensors, val
 from arm_lower.edge.program import EdgeProgram
 from arm_lower.edge.rules import RULES
 from arm_lower.kernels import usable
@@ -132,8 +132,11 @@ def _record(target: OpOverload, key: tuple[_Input | _Literal, ...], spec: _Spec)
     if usable(target, args, kwargs):
         raise _NoDecomposition("it has a kernel")
     # Below autograd an operator reaches the recorder whole, also a composite one such as aten.linear.
-    with torch._C._AutoDispatchBelowAutograd(), mode, recorder:
-        result = recorder.lower(target, args, kwargs)
+    try:
+        with torch._C._AutoDispatchBelowAutograd(), mode, recorder:
+            result = recorder.lower(target, args, kwargs)
+    except RecursionError:
+        raise _NoDecomposition("its decomposition needs itself") from None
     if result is NotImplemented:
         raise _NoDecomposition("no rule")
     recorded.result = pytree.tree_map_only(torch.Tensor, recorder.node_of, result)
@@ -201,14 +204,21 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._emit_in_place(func, args, kwargs)
         source = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if source is not None and _is_identity(func, source, kwargs):
-            if op_name(func) != "clone":
-                self._shared.add(id(source))
-            return self._bind(like(self.fake_mode, source), self.node_of(source))
+            return self._same(source, op_name(func) != "clone")
         result = func(*args, **kwargs)
         if source is not None and self._is_identity_result(func, source, result):
-            self._shared.add(id(source))
-            return self._bind(like(self.fake_mode, source), self.node_of(source))
+            return self._same(source)
         return self._write(func, args, kwargs, result)
+
+    def _same(self, source: torch.Tensor, alias: bool = True) -> torch.Tensor:
+        new = self._bind(like(self.fake_mode, source), self.node_of(source))
+        if alias:
+            self._share(source, new)
+        return new
+
+    def _share(self, *values: Any) -> None:
+        """Note tensors that are views of others or have views: they cannot be written in place."""
+        self._shared.update(id(v) for v in values if isinstance(v, torch.Tensor))
 
     @staticmethod
     def _is_identity_result(func: OpOverload, source: torch.Tensor, result: Any) -> bool:
@@ -217,12 +227,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return op_name(func) in _SAME_SHAPE_IDENTITIES | _SAME_DTYPE_IDENTITIES
 
     def _write(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        if any(r.alias_info is not None for r in func._schema.returns):
-            self._shared.update(id(a) for a in args if isinstance(a, torch.Tensor))
+        # A view needs strides that fit; a reshape never does, and the program stays runnable in torch.
+        func = torch.ops.aten.reshape.default if func in _VIEWS else func
         to_nodes = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
         node = self.recorded.graph.call_function(func, *to_nodes)
         value = like(self.fake_mode, result)
         node.meta["val"] = value
+        if any(r.alias_info is not None for r in func._schema.returns):
+            self._share(*args, *tensors(value))
         if isinstance(value, torch.Tensor):
             return self._bind(value, node)
         if not isinstance(value, tuple):
@@ -242,7 +254,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(target, torch.Tensor) or overload is None or overload._schema.is_mutable:
             raise _NoDecomposition(f"{func} works in place")
         if id(target) in self._shared:
-            raise _NoDecomposition(f"{func} changes a value that has views")
+            raise _NoDecomposition(f"{func} changes a value that shares storage")
         with self:
             new = overload(*args, **kwargs)
             if new.dtype != target.dtype:
@@ -251,6 +263,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return target
 
 
+_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
 _QUERIES = frozenset(
     {torch.ops.aten.is_contiguous.default, torch.ops.aten.size.default, torch.ops.aten.stride.default,
      torch.ops.aten.numel.default, torch.ops.aten.dim.default}
@@ -261,8 +274,8 @@ def _fallbacks(func: OpOverload) -> Iterator[Callable[..., Any]]:
     """torch's own ways to take ``func`` apart."""
     if func in decomposition_table:
         yield decomposition_table[func]
-    if func.namespace == "prims" and hasattr(func, "prim_impl_aten"):
-        yield func.prim_impl_aten
+    if func.namespace == "prims" and hasattr(func, "impl_aten"):
+        yield func.impl_aten
     if torch._C._dispatch_has_kernel_for_dispatch_key(str(func._name), "CompositeImplicitAutograd"):
         yield func.decompose
 

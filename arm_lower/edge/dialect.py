@@ -1,8 +1,8 @@
 """The Edge dialect: ATen operators that are functional, static and dtype-checked, under ``edge.aten``.
 
-    from arm_lower.edge import edge
+    from arm_lower.edge.dialect import edge
     edge.aten.add.Tensor        # the operator overload itself, torch.ops.aten.add.Tensor
-    allowed(edge.aten.add.Tensor)["self"]
+    constraint(edge.aten.add.Tensor).dtypes["self"]
 
 The dialect adds no operators of its own; it says which dtypes an operator may have (``constraints.yaml``).
 """
@@ -10,6 +10,7 @@ The dialect adds no operators of its own; it says which dtypes an operator may h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
@@ -22,6 +23,8 @@ from torch._ops import OpOverload
 from arm_lower.errors import ArmLowerError
 
 CONSTRAINTS = "constraints.yaml"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML's safe loader, the fast one where it was built."""
 
 
 class _Packet:
@@ -72,18 +75,32 @@ class _Edge:
 edge = _Edge()
 
 
-def allowed(target: OpOverload) -> Mapping[str, frozenset[torch.dtype]] | None:
-    """Allowed dtypes of each tensor argument by its name, or None if the operator has no entry."""
+@dataclass(frozen=True)
+class Constraint:
+    """Dtypes of an operator's tensor arguments.
+
+    Attributes:
+        dtypes: Allowed dtypes by argument name; for a list of tensors those of every item.
+        same: Arguments that must have one and the same dtype.
+    """
+
+    dtypes: Mapping[str, frozenset[torch.dtype]]
+    same: tuple[str, ...] = ()
+
+
+def constraint(target: OpOverload) -> Constraint | None:
+    """The rules for an operator, or None if it has no entry."""
     return _table().get(f"{target._schema.name.replace('::', '.')}.{target._overloadname}")
 
 
 @cache
-def _table() -> Mapping[str, Mapping[str, frozenset[torch.dtype]]]:
-    document = yaml.safe_load((files("arm_lower.edge") / CONSTRAINTS).read_text(encoding="utf-8"))
+def _table() -> Mapping[str, Constraint]:
+    document = yaml.load((files("arm_lower.edge") / CONSTRAINTS).read_text(encoding="utf-8"), Loader=LOADER)
     sets = {name: frozenset(_dtypes(members)) for name, members in document["sets"].items()}
-    table: dict[str, dict[str, frozenset[torch.dtype]]] = {}
+    table: dict[str, Constraint] = {}
     for name, arguments in document["operators"].items():
-        table[name] = {argument: _resolve(name, value, sets) for argument, value in arguments.items()}
+        same = tuple(arguments.pop("same", ()))
+        table[name] = Constraint({a: _resolve(name, value, sets) for a, value in arguments.items()}, same)
     return table
 
 

@@ -76,6 +76,7 @@ class ExportPass:
         self._constants: dict[str, torch.Tensor] = {}
         self._current: fx.Node | None = None
         self._unchanged: dict[fx.Node, fx.Node] = {}
+        self._env: dict[fx.Node, Any] = {}
 
     def __call__(self, graph_module: fx.GraphModule) -> PassResult:
         self.requires(graph_module)
@@ -92,7 +93,7 @@ class ExportPass:
     def call(self, graph_module: fx.GraphModule) -> PassResult:
         """Rebuild the graph; returns a new graph module."""
         ExportPass.__init__(self)
-        env: dict[fx.Node, Any] = {}
+        env = self._env
         for node in graph_module.graph.nodes:
             self._current = node
             if node.op == "output":
@@ -190,7 +191,19 @@ class ExportPass:
     def _is_same(self, node: fx.Node, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if node.target is not op:
             return False
-        return _equal((node.args, dict(node.kwargs)), (args, kwargs))
+        return self._equal((node.args, dict(node.kwargs)), (args, kwargs))
+
+    def _equal(self, old: Any, new: Any) -> bool:
+        """True if ``new`` is ``old`` with each node as the `ProxyValue` of that node's unchanged copy."""
+        if isinstance(old, fx.Node):
+            image = self._env.get(old)
+            same = isinstance(new, ProxyValue) and isinstance(image, ProxyValue) and new.node is image.node
+            return same and new.data is old.meta.get("val")
+        if isinstance(old, (list, tuple)):
+            return isinstance(new, (list, tuple)) and len(old) == len(new) and all(map(self._equal, old, new))
+        if isinstance(old, dict):
+            return isinstance(new, dict) and old.keys() == new.keys() and all(self._equal(old[k], new[k]) for k in old)
+        return type(old) is type(new) and bool(old == new)
 
     def _value(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return fake_result(self._mode, op, _to_nodes(args), _to_nodes(kwargs))
@@ -209,17 +222,6 @@ def _map(arg: Any, kind: type, function: Callable[[Any], Any]) -> Any:
 
 def _to_nodes(arg: Any) -> Any:
     return _map(arg, ProxyValue, lambda value: value.node)
-
-
-def _equal(old: Any, new: Any) -> bool:
-    """True if ``new`` is ``old`` with each node as a `ProxyValue` that has the very value of that node."""
-    if isinstance(old, fx.Node):
-        return isinstance(new, ProxyValue) and new.data is old.meta.get("val")
-    if isinstance(old, (list, tuple)):
-        return isinstance(new, (list, tuple)) and len(old) == len(new) and all(map(_equal, old, new))
-    if isinstance(old, dict):
-        return isinstance(new, dict) and old.keys() == new.keys() and all(_equal(old[k], new[k]) for k in old)
-    return type(old) is type(new) and bool(old == new)
 
 
 class ScalarsToTensors(ExportPass):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.ao.quantization.fx._decomposed  # defines torch.ops.quantized_decomposed
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -179,6 +180,38 @@ def isfinite(x: Tensor) -> Tensor:
     return torch.logical_not(torch.logical_or(torch.isnan(x), torch.isinf(x)))
 
 
+@rule(_aten.signbit.default)
+def signbit(x: Tensor) -> Tensor:
+    return torch.where(x == 0, torch.reciprocal(_float(x)), _float(x)) < 0
+
+
+@rule(_aten.remainder.Scalar, _aten.remainder.Tensor)
+def remainder(x: Tensor, y: Any) -> Tensor:
+    if isinstance(y, (int, float)):
+        y = torch.full([], y, dtype=torch.result_type(x, y))
+    return x - torch.floor_divide(x, y) * y
+
+
+@rule(_aten.add.Scalar)
+def add_scalar(x: Tensor, y: Number, alpha: Number = 1) -> Tensor:
+    return torch.add(x, torch.full([], y, dtype=torch.result_type(x, y)), alpha=alpha)
+
+
+@rule(_aten.__lshift__.Scalar)
+def shift_left(x: Tensor, bits: Number) -> Tensor:
+    return _aten.bitwise_left_shift.Tensor_Scalar(x, bits)
+
+
+@rule(_aten.__rshift__.Scalar)
+def shift_right(x: Tensor, bits: Number) -> Tensor:
+    return _aten.bitwise_right_shift.Tensor_Scalar(x, bits)
+
+
+@rule(_aten.rrelu.default)
+def rrelu(x: Tensor, lower: Number = 0.125, upper: Number = 1 / 3, training: bool = False) -> Tensor:
+    return NotImplemented if training else _aten.leaky_relu.default(x, (lower + upper) / 2)
+
+
 # ---------------------------------------------------------------- softmax, normalization
 
 
@@ -262,6 +295,25 @@ def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps:
 
 
 # ---------------------------------------------------------------- convolution, linear
+
+
+@rule(_aten.linear.default)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return _aten.linear.default(x.unsqueeze(0), weight, bias).squeeze(0) if x.dim() == 1 else NotImplemented
+
+
+@rule(_aten._trilinear.default)
+def trilinear(
+    a: Tensor, b: Tensor, c: Tensor, expand_a: Sequence[int], expand_b: Sequence[int], expand_c: Sequence[int],
+    sum_dims: Sequence[int], unroll: int = 1,
+) -> Tensor:  # fmt: skip
+    """The product of three tensors, each with dimensions inserted, summed over some."""
+    factors = []
+    for factor, dims in ((a, expand_a), (b, expand_b), (c, expand_c)):
+        for dim in sorted(dims):
+            factor = factor.unsqueeze(dim)
+        factors.append(factor)
+    return (factors[0] * factors[1] * factors[2]).sum(list(sum_dims))
 
 
 def _conv(
@@ -467,9 +519,27 @@ def adaptive_avg_pool3d(x: Tensor, size: Any) -> Tensor:
 def adaptive_max_pool2d(x: Tensor, size: Any) -> Any:
     target = _full(size, 2)
     if any(n % t for n, t in zip(x.shape[-2:], target, strict=True)):
-        return NotImplemented
+        return _adaptive_max_uneven(x, target)
     kernel = [n // t for n, t in zip(x.shape[-2:], target, strict=True)]
     return _aten.max_pool2d_with_indices.default(x, kernel, kernel)
+
+
+def _adaptive_max_uneven(x: Tensor, target: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """One pooling for each window: output i covers floor(i n / t) .. ceil((i + 1) n / t)."""
+    height, width = x.shape[-2:]
+    rows, columns = (
+        [(i * n // t, -(-(i + 1) * n // t)) for i in range(t)] for n, t in zip((height, width), target, strict=True)
+    )
+    values, indices = [], []
+    for top, bottom in rows:
+        for left, right in columns:
+            window = x[..., top:bottom, left:right]
+            value, index = _aten.max_pool2d_with_indices.default(window, list(window.shape[-2:]))
+            line = torch.div(index, right - left, rounding_mode="floor")
+            values.append(value)
+            indices.append(line * width + (index - line * (right - left)) + (top * width + left))
+    shape = [*x.shape[:-2], *target]
+    return tuple(torch.cat([p.squeeze(-1) for p in parts], -1).reshape(shape) for parts in (values, indices))  # type: ignore[return-value]
 
 
 @rule(_aten.adaptive_max_pool1d.default)
@@ -564,6 +634,16 @@ _PADS = {
 }
 
 
+@rule(_aten.constant_pad_nd.default)
+def constant_pad(x: Tensor, padding: Sequence[int], value: Number = 0) -> Tensor:
+    """Negative padding crops."""
+    for i in range(len(padding) // 2):
+        dim, before, after = x.dim() - 1 - i, max(-padding[2 * i], 0), max(-padding[2 * i + 1], 0)
+        x = _aten.slice.Tensor(x, dim, before, x.shape[dim] - after)
+    rest = [max(p, 0) for p in padding]
+    return _aten.constant_pad_nd.default(x, rest, value) if any(rest) else x
+
+
 @rule(_aten.pad.default)
 def pad(x: Tensor, padding: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     if mode == "constant":
@@ -623,6 +703,14 @@ def sort_stable(x: Tensor, *, stable: bool | None, dim: int = -1, descending: bo
     return NotImplemented if stable else sort(x, dim, descending)
 
 
+@rule(_aten.median.dim)
+def median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The lower of the two middle values, as torch takes it."""
+    middle = (x.shape[dim] - 1) // 2
+    values, indices = (t.narrow(dim, middle, 1) for t in sort(x, dim))
+    return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
+
+
 @rule(_aten.all.default)
 def all_default(x: Tensor) -> Tensor:
     return torch.logical_not(torch.any(torch.logical_not(x)))
@@ -638,9 +726,28 @@ def sum_default(x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     return _aten.sum.dim_IntList(x, list(range(x.dim())), False, dtype=dtype)
 
 
+@rule(_aten.where.ScalarOther, _aten.where.ScalarSelf, _aten.where.Scalar)
+def where(condition: Tensor, x: Any, y: Any) -> Tensor:
+    dtype = torch.result_type(x, y)
+    a, b = (v if isinstance(v, Tensor) else torch.full([], v, dtype=dtype) for v in (x, y))
+    return torch.where(condition, a, b)
+
+
 @rule(_aten.masked_fill.Tensor)
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     return torch.where(mask, _cast(value, x.dtype), x)
+
+
+@rule(torch.ops.quantized_decomposed.quantize_per_channel.default)
+def quantize_per_channel(
+    x: Tensor, scales: Tensor, zero_points: Tensor, axis: int, low: int, high: int, dtype: torch.dtype
+) -> Tensor:
+    """The kernel wants float64 scales."""
+    if scales.dtype == torch.float64:
+        return NotImplemented
+    return torch.ops.quantized_decomposed.quantize_per_channel.default(
+        x, _cast(scales, torch.float64), zero_points, axis, low, high, dtype
+    )
 
 
 # ---------------------------------------------------------------- attention

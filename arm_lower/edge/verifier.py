@@ -11,7 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from arm_lower.edge.dialect import allowed
+from arm_lower.edge.dialect import constraint
 from arm_lower.edge.meta import describe, fake_result, tensors
 from arm_lower.edge.program import EdgeProgram, call_delegate
 from arm_lower.errors import ArmLowerError
@@ -136,19 +136,29 @@ def _matches(value: Any, constant: torch.Tensor) -> bool:
 
 def _dtypes(node: fx.Node) -> Iterator[str]:
     target = node.target
-    rules = allowed(target) if isinstance(target, OpOverload) else None
+    rules = constraint(target) if isinstance(target, OpOverload) else None
     if rules is None or not isinstance(target, OpOverload):
         return
+    found: dict[str, torch.dtype] = {}
     for i, argument in enumerate(target._schema.arguments):
-        permitted = rules.get(argument.name)
+        permitted = rules.dtypes.get(argument.name)
         given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
-        if permitted is None or given is None:
-            continue
-        for source in given if isinstance(given, (list, tuple)) else [given]:
-            value = source.meta.get("val") if isinstance(source, fx.Node) else None
-            if isinstance(value, torch.Tensor) and value.dtype not in permitted:
-                names = ", ".join(sorted(_name(d) for d in permitted))
-                yield f"{describe(node)}: argument {argument.name} is {_name(value.dtype)}, allowed are {names}"
+        for dtype in _given_dtypes(given) if permitted is not None else ():
+            found.setdefault(argument.name, dtype)
+            if permitted is not None and dtype not in permitted:
+                names = ", ".join(_name(d) for d in sorted(permitted, key=str))
+                yield f"{describe(node)}: argument {argument.name} is {_name(dtype)}, allowed are {names}"
+    tied = {name: found[name] for name in rules.same if name in found}
+    if len(set(tied.values())) > 1:
+        listed = ", ".join(f"{name} is {_name(dtype)}" for name, dtype in tied.items())
+        yield f"{describe(node)}: arguments must have one dtype, but {listed}"
+
+
+def _given_dtypes(given: Any) -> Iterator[torch.dtype]:
+    for source in given if isinstance(given, (list, tuple)) else [given]:
+        value = source.meta.get("val") if isinstance(source, fx.Node) else None
+        if isinstance(value, torch.Tensor):
+            yield value.dtype
 
 
 def _value(node: fx.Node, mode: FakeTensorMode) -> Iterator[str]:

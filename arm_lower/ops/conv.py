@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,36 @@ from arm_lower.tosa.ir import DType, Tensor
 Ints = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Accumulators:
+    """int32 results of one or more convolutions that together are the layer's output.
+
+    Each part is rescaled on its own, because Vela joins a RESCALE to the convolution in front of it only, and
+    miscompiles one behind a CONCAT on U55 (recipes_conv 0.2); ``join`` then makes one tensor of the rescaled parts.
+
+    Attributes:
+        parts: Accumulators and, for each of their channels, the layer's output channel.
+        join: The stored [N, H, W, C] from the rescaled parts.
+    """
+
+    parts: list[tuple[Tensor, Ints]]
+    join: Callable[[list[Tensor]], Tensor]
+
+    def real(self, b: Builder, scale: Floats, shape: Sequence[int]) -> Real:
+        """The layer's output; ``scale`` has one entry for each output channel, ``shape`` is logical."""
+
+        def emit(q: QParams, low: float, high: float) -> Value:
+            bounds = integer_bounds(q, low, high)
+            done = [b.clamp(b.rescale(acc, scale[channels] / q.scalar, q.dtype, output_zp=q.zero_point), *bounds) for acc, channels in self.parts]
+            return from_nhwc(self.join(done), len(shape), q)
+
+        return Real(tuple(shape), emit)
+
+
+def single(acc: Tensor) -> Accumulators:
+    return Accumulators([(acc, np.arange(acc.shape[3]))], lambda parts: parts[0])
+
+
 def pair(values: int | Sequence[int], rank: int = 2) -> tuple[int, int]:
     """Height and width of a parameter given for both, or for the only axis of a 1-D operator (which lies on W)."""
     if isinstance(values, int):
@@ -27,6 +57,11 @@ def pair(values: int | Sequence[int], rank: int = 2) -> tuple[int, int]:
     if len(values) == 1:
         return (values[0], values[0]) if rank == 2 else (1, values[0])
     return values[0], values[1]
+
+
+def padding_pair(values: int | Sequence[int], rank: int) -> tuple[int, int]:
+    """As `pair`, for what the missing axis has none of."""
+    return pair(values) if rank == 2 else (0, pair(values, 1)[1])
 
 
 def weight_of(w: Lowered) -> tuple[Ints, Floats]:
@@ -60,14 +95,12 @@ def convolve(b: Builder, x: Value, w: Ints, w_scale: Floats, bias: Lowered | Non
     integers = bias_of(bias, channels, scale)
     t = nhwc(x, b)
     acc = accumulate(b, t, w, integers, stride, padding, dilation, groups, q.zero_point)
-    rank = len(x.shape)
-    n, h, width, c = acc.shape
-    shape = (n, c, h, width) if rank == 4 else (n, c, width)
-    return accumulator(lambda y, qy: from_nhwc(y, rank, qy), acc, np.broadcast_to(scale, channels), shape, b)
+    out = [(t.shape[i + 1] + padding[2 * i] + padding[2 * i + 1] - dilation[i] * (w.shape[i + 2] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
+    return acc.real(b, np.broadcast_to(scale, channels), (x.shape[0], channels, *out[4 - len(x.shape):]))
 
 
 def accumulate(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
-               dilation: tuple[int, int], groups: int, zero_point: int) -> Tensor:
+               dilation: tuple[int, int], groups: int, zero_point: int) -> Accumulators:
     """int32 accumulators of a convolution in the formulation that runs best on the NPU."""
     w, pad, dilation = drop_dead_taps(w, pad, stride, dilation, t.shape)
     c_in, c_out = t.shape[3], w.shape[0]
@@ -75,16 +108,16 @@ def accumulate(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, in
         t, stride = picked(b, t, stride), (1, 1)
     if groups == c_in and c_out == c_in and c_in > 1:
         weights = b.const(w.transpose(2, 3, 0, 1), DType.INT8, f"{b.stem}.weight")
-        return b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point, depthwise=True)
+        return single(b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point, depthwise=True))
     if groups > 1:
         return grouped(b, t, w, bias, stride, pad, dilation, groups, zero_point)
     if max(stride) > 3:
-        return large_stride(b, t, w, bias, stride, pad, dilation, zero_point)
+        return single(large_stride(b, t, w, bias, stride, pad, dilation, zero_point))
     fold = best_fold(t.shape, w, stride, pad, dilation)
     if fold:
         return folded_width(b, t, w, bias, stride, pad, fold, zero_point)
     weights = b.const(w.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
-    return b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point)
+    return single(b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point))
 
 
 def bias_const(b: Builder, bias: Ints) -> Tensor:
@@ -118,7 +151,7 @@ def picked(b: Builder, t: Tensor, stride: tuple[int, int]) -> Tensor:
 
 
 def grouped(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
-            dilation: tuple[int, int], groups: int, zero_point: int) -> Tensor:
+            dilation: tuple[int, int], groups: int, zero_point: int) -> Accumulators:
     """Groups as one convolution each; narrow groups are merged block-diagonally until a convolution has 8 channels.
 
     A depthwise convolution with a multiplier is the extreme case (recipes_conv 8.1, 8.2).
@@ -133,9 +166,10 @@ def grouped(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int],
             block[m * o:(m + 1) * o, m * i:(m + 1) * i] = w[(g + m) * o:(g + m + 1) * o]
         part = b.slice(t, [0, 0, 0, g * i], [t.shape[0], t.shape[1], t.shape[2], merge * i])
         weights = b.const(block.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
-        parts.append(b.conv2d(part, weights, bias_const(b, bias[g * o:(g + merge) * o]), pad=pad, stride=stride, dilation=dilation,
-                              input_zp=zero_point))
-    return b.concat(parts, 3)
+        channels = np.arange(g * o, (g + merge) * o)
+        acc = b.conv2d(part, weights, bias_const(b, bias[channels]), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point)
+        parts.append((acc, channels))
+    return Accumulators(parts, lambda done: b.concat(done, 3))
 
 
 def fold_taps(phases: int, stride: int, pad: int, kernel: int) -> tuple[int, int]:
@@ -169,7 +203,7 @@ def best_fold(shape: Sequence[int], w: Ints, stride: tuple[int, int], pad: tuple
 
 
 def folded_width(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
-                 phases: int, zero_point: int) -> Tensor:
+                 phases: int, zero_point: int) -> Accumulators:
     """A convolution with ``phases * stride`` columns folded into channels (recipes_conv 2a); exact for any zero point."""
     n, height, width, channels = t.shape
     c_out, _, kh, kw = w.shape
@@ -185,7 +219,7 @@ def folded_width(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, 
     right = out // phases - 1 + hi - (width // fold - 1)
     acc = b.conv2d(x, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, np.tile(bias, phases)),
                    pad=(pad[0], pad[1], lo, right), stride=(stride[0], 1), input_zp=zero_point)
-    return acc if phases == 1 else b.reshape(acc, (n, acc.shape[1], out, c_out))
+    return Accumulators([(acc, np.tile(np.arange(c_out), phases))], lambda done: b.reshape(done[0], (n, acc.shape[1], out, c_out)))
 
 
 def large_stride(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
@@ -243,7 +277,7 @@ def conv(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None, stride: 
     if isinstance(padding, str):
         pads = same_padding(padding, w.shape[2:], dil)
     else:
-        ph, pw = pair(padding, rank) if rank == 2 else (0, pair(padding, 1)[1])
+        ph, pw = padding_pair(padding, rank)
         pads = (ph, ph, pw, pw)
     return convolve(b, x, w, scale, bias, pair(stride, rank), pads, dil, groups)
 
@@ -268,8 +302,7 @@ def conv_transpose(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None
     w, scale = transposed_weight_of(weight, groups)
     rank = w.ndim - 2
     w = dilated(w.reshape(*w.shape[:2], *([1] if rank == 1 else []), *w.shape[2:]), pair(dilation, rank))
-    (sh, sw), zero = pair(stride, rank), (lambda v: pair(v, 2) if rank == 2 else (0, pair(v, 1)[1]))
-    (ph, pw), (oph, opw) = zero(padding), zero(output_padding)
+    (sh, sw), (ph, pw), (oph, opw) = pair(stride, rank), padding_pair(padding, rank), padding_pair(output_padding, rank)
     t = nhwc(x, b)
     n, height, width, c_in = t.shape
     c_out = w.shape[0]
@@ -301,18 +334,14 @@ def conv_transpose(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None
         weights = b.const(dense.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
         return b.conv2d(part, weights, bias_const(b, np.tile(integers, sw)), pad=padded, input_zp=q.zero_point)
 
-    accs = [row_phase(a) for a in range(sh)]
-    factor = np.tile(np.broadcast_to(q.scalar * scale, c_out), sw)
-    shape = (n, c_out, out_h, out_w) if rank == 2 else (n, c_out, out_w)
+    channels = np.tile(np.arange(c_out), sw)
 
-    def emit(qy: QParams, low: float, high: float) -> Value:
-        bounds = integer_bounds(qy, low, high)
-        parts = [b.clamp(b.rescale(acc, factor / qy.scalar, qy.dtype, output_zp=qy.zero_point), *bounds) for acc in accs]
+    def join(parts: list[Tensor]) -> Tensor:
         y = b.reshape(b.concat(parts, 2), (n, rows * sh, columns * sw, c_out))
-        y = b.slice(y, (0, 0, 0, 0), (n, out_h, out_w, c_out))
-        return from_nhwc(y, rank + 2, qy)
+        return b.slice(y, (0, 0, 0, 0), (n, out_h, out_w, c_out))
 
-    return Real(shape, emit)
+    shape = (n, c_out, out_h, out_w) if rank == 2 else (n, c_out, out_w)
+    return Accumulators([(row_phase(a), channels) for a in range(sh)], join).real(b, np.broadcast_to(q.scalar * scale, c_out), shape)
 
 
 def transposed_weight_of(weight: Lowered, groups: int) -> tuple[Ints, Floats]:

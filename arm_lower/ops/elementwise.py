@@ -11,7 +11,7 @@ from arm_lower.ops.conv import bias_const
 from arm_lower.ops.pointwise import Number, affine, apply
 from arm_lower.ops.registry import lowers
 from arm_lower.ops.value import (
-    Constant, Floats, Lowered, QParams, Real, Value, accumulator, contiguous, pointwise, quant, quantized, requantized, stored,
+    Constant, Floats, Lowered, QParams, Real, Value, accumulator, pointwise, quant, quantized, requantized, stored,
     unflattened, view,
 )
 from arm_lower.tosa.builder import Builder
@@ -240,7 +240,7 @@ def _extremum(b: Builder, kind: str, x: Operand, y: Operand, fn: Binary) -> Lowe
 
 @lowers("aten.prelu.default")
 def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
-    """One slope: a TABLE. A slope for each channel: max(x, a x), or min(x, a x) where a > 1 (recipes_conv 7.5)."""
+    """One slope: a TABLE. A slope for each channel: max(x, min(a, 1) x), and where a > 1 also (a - 1) min(x, 0) (recipes_conv 7.5)."""
     x = quantized(x)
     a = as_number(slope)
     if a is not None:
@@ -248,16 +248,30 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
     if not isinstance(slope, Constant) and not (isinstance(slope, Value) and slope.is_const):
         raise Unsupported("the slope is not constant")
     slopes = (slope.array if isinstance(slope, Constant) else slope.real()).reshape(-1)
-    if np.any(slopes > 1):
-        raise Unsupported(f"prelu slope {slopes.max():g} > 1", "clamp the slopes, or use leaky_relu")
-    value = unflattened(x, b)
-    if value.perm[1] != len(value.shape) - 1:
-        value = contiguous(stored(value, [0, *range(2, len(value.shape)), 1], b), value.q)
-        value = Value(value.tensor, (0, len(value.shape) - 1, *range(1, len(value.shape) - 1)), x.shape, value.q)
-    scaled = depthwise_affine(b, value, slopes, np.zeros_like(slopes))
+    value = channel_last(b, x)
+    q = quant(value)
+    zeros = np.zeros_like(slopes)
+    scaled = depthwise_affine(b, value, np.minimum(slopes, 1), zeros)
+    excess = np.maximum(slopes - 1, 0)
 
-    def emit(q: QParams, low: float, high: float) -> Value:
-        return extremum(b, "MAXIMUM", value, scaled.quantize(q)).clamped(low, high).quantize(q)
+    def emit(qy: QParams, low: float, high: float) -> Value:
+        y = extremum(b, "MAXIMUM", value, scaled.quantize(qy))
+        if not np.any(excess):
+            return y.clamped(low, high).quantize(qy)
+        # a small number on a fine grid of its own: where it is zero the maximum stays as it is
+        steepest = float(excess.max()) * q.scalar * max(q.zero_point - q.qmin, 1)
+        grid = QParams(steepest / 255, 127, DType.INT8, -128, 127)
+        more = depthwise_affine(b, value, excess, zeros).clamped(-np.inf, 0.0).quantize(grid)
+        return add_values(b, "ADD", more, y.quantize(qy)).clamped(low, high).quantize(qy)
 
     return Real(x.shape, emit)
 
+
+def channel_last(b: Builder, x: Value) -> Value:
+    """``x`` stored with its logical axis 1 last."""
+    x = unflattened(x, b)
+    rank = len(x.shape)
+    if x.perm[1] == rank - 1:
+        return x
+    t = stored(x, [0, *range(2, rank), 1], b)
+    return Value(t, (0, rank - 1, *range(1, rank - 1)), x.shape, x.q)

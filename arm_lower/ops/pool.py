@@ -16,6 +16,8 @@ from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType, Tensor
 
 MAX_STRIDE = 3
+MIN_SEPARATE = 7  # maps from this size on are averaged rows first; fewer columns would not average the rows' rounding out
+MAX_ROUNDED_AREA = 784
 Pads = tuple[int, int, int, int]
 
 
@@ -149,12 +151,11 @@ def dilated_max(b: Builder, t: Tensor, kernel: tuple[int, int], stride: tuple[in
         pads[2 * axis], pads[2 * axis + 1] = p, max(span + d * (k - 1) - t.shape[axis] - p, 0)
         t = b.pad(t, pads, t.dtype.range[0])
         sizes = [span if i == axis else m for i, m in enumerate(t.shape)]
-        wide: Tensor | None = None
-        for tap in range(k):
-            part = b.rescale(b.slice(t, [tap * d if i == axis else 0 for i in range(4)], sizes), 1.0, DType.INT32)
-            wide = part if wide is None else b.op("MAXIMUM", [wide, part])
-        if wide is not None and k > 1:
-            t = b.rescale(wide, 1.0, t.dtype)
+        parts = [b.slice(t, [tap * d if i == axis else 0 for i in range(4)], sizes) for tap in range(k)]
+        t = parts[0]
+        for part in parts[1:]:
+            # back to the type of the input each time: Vela joins no RESCALE to a chain in int32, and loses slices then
+            t = b.rescale(b.op("MAXIMUM", [b.rescale(t, 1.0, DType.INT32), b.rescale(part, 1.0, DType.INT32)]), 1.0, t.dtype)
         t = every(b, t, axis, s, n)
     return t
 
@@ -178,6 +179,10 @@ def average(b: Builder, x: Value, kernel: tuple[int, int], stride: tuple[int, in
     def emit(qy: QParams, low: float, high: float) -> Value:
         area = kernel[0] * kernel[1]
         small = kernel[0] <= 64 and area <= 4096 and not any(pads)
+        if divisor is None and not any(pads) and (t.shape[1], t.shape[2]) == kernel and min(kernel) >= MIN_SEPARATE:
+            y = whole_map(b, t, q, qy)
+            if y is not None:
+                return requantized(from_nhwc(y, 4, qy), qy, b, low, high)
         if divisor is None and (q.same_grid(qy) or not small):
             y = b.op("AVG_POOL2D", [t], kernel=kernel, stride=steps, pad=pads, acc_type="int32", input_zp=q.zero_point, output_zp=q.zero_point)
             return requantized(finished(y, q), qy, b, low, high)
@@ -190,6 +195,26 @@ def average(b: Builder, x: Value, kernel: tuple[int, int], stride: tuple[int, in
         return finished(b.clamp(y, *integer_bounds(qy, low, high)), qy)
 
     return Real((x.shape[0], x.shape[1], out[0], out[1]), emit)
+
+
+def whole_map(b: Builder, t: Tensor, q: QParams, qy: QParams) -> Tensor | None:
+    """Mean of a whole map, rows first and then columns: each window reads one line, where one window over all is slow.
+
+    On the input's own grid by two AVG_POOL2D (within 1 LSB: the rounding of the rows averages out), for a large map or
+    another grid by sums of 16 bits. None where the map is too large for these.
+    """
+    _, height, width, channels = t.shape
+    if q.same_grid(qy) and height * width <= MAX_ROUNDED_AREA:
+        for kernel in ((height, 1), (1, width)):
+            t = b.op("AVG_POOL2D", [t], kernel=kernel, stride=(1, 1), pad=(0, 0, 0, 0), acc_type="int32", input_zp=q.zero_point, output_zp=q.zero_point)
+        return t
+    if height > 64 or q.dtype is not DType.INT8:
+        return None
+    ones = [b.const(np.ones((*kernel, channels, 1)), DType.INT8, f"{b.stem}.weight") for kernel in ((height, 1), (1, width))]
+    rows = b.conv2d(t, ones[0], bias_const(b, np.zeros(channels, np.int64)), pad=(0, 0, 0, 0), input_zp=q.zero_point, depthwise=True)
+    total = b.conv2d(b.rescale(rows, 1.0, DType.INT16), ones[1], b.const(np.zeros(channels), DType.INT48, f"{b.stem}.bias"), pad=(0, 0, 0, 0),
+                     depthwise=True)
+    return b.rescale(total, q.scalar / (height * width) / qy.scalar, qy.dtype, output_zp=qy.zero_point)
 
 
 @lowers("aten.avg_pool2d.default")

@@ -1,6 +1,6 @@
 """Softmax and log_softmax with int8 accuracy on every target.
 
-The exponential has 16 bits: one int8 TABLE for its upper and one for its lower byte, both behind the same
+The exponential has 14 bits: one int8 TABLE for its upper and one for its lower part, both behind the same
 subtraction, so that the sum of many small terms is right. The reciprocal and the logarithm of the sum come
 from int8 TABLEs over its mantissa (recipes_seq 1, r8 with residual).
 """
@@ -22,6 +22,7 @@ PEAK = 255  # the largest exponential, exp(0), in units of the upper byte
 
 
 MANY_ROWS = 16
+FRACTION = 6  # bits of the lower byte
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,10 @@ class Rows:
         return Value(b.reshape(y, [self.shape[i] for i in self.order]), perm, self.shape, q)
 
     def sum(self, b: Builder, x: Tensor, zero_point: int) -> Tensor:
-        """int32 sum over the K elements. REDUCE_SUM is native over C only, and a transpose of int8 costs less than of int32."""
-        if self.axis == 3:
-            return b.op("REDUCE_SUM", [b.rescale(x, 1.0, DType.INT32, input_zp=zero_point)], axis=3)
-        rows = b.op("TRANSPOSE", [x], perms=(0, 1, 3, 2))
-        total = b.op("REDUCE_SUM", [b.rescale(rows, 1.0, DType.INT32, input_zp=zero_point)], axis=3)
-        return b.reshape(total, (1, 1, 1, total.size))
+        """int32 sum over the K elements. REDUCE_SUM is native over C only, so many rows are turned for it."""
+        turned = x if self.axis == 3 else b.op("TRANSPOSE", [x], perms=(0, 1, 3, 2))
+        total = b.op("REDUCE_SUM", [b.rescale(turned, 1.0, DType.INT32, input_zp=zero_point)], axis=3)
+        return total if self.axis == 3 else b.reshape(total, (1, 1, 1, total.size))
 
 
 def rows_of(b: Builder, x: Value, dim: int) -> Rows:
@@ -85,16 +84,21 @@ def exponential(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
 
 
 def total_of(b: Builder, rows: Rows, upper: Tensor, fine: bool) -> Tensor:
-    """Sum of the exponentials of each row in 1/256 of the upper byte's unit, int32.
+    """Sum of the exponentials of each row in 1/64 of the upper byte's unit, int32.
 
     ``fine`` adds the sum of what the upper bytes lost to rounding, from a second TABLE.
     """
-    high = b.op("LOGICAL_LEFT_SHIFT", [rows.sum(b, upper, -128), scalar(b, 8)])
+    exact, rounded = exponential(rows)
+    lower = np.rint((exact - rounded) * (1 << FRACTION))
+    high = b.op("LOGICAL_LEFT_SHIFT", [rows.sum(b, upper, -128), scalar(b, FRACTION)])
     if not fine:
         return high
-    exact, rounded = exponential(rows)
-    lower = b.table(below_peak(b, rows), np.clip(np.rint(256 * (exact - rounded)), -128, 127))
-    return b.op("ADD", [high, rows.sum(b, lower, 0)])
+    return b.op("ADD", [high, rows.sum(b, b.table(below_peak(b, rows), lower), 0)])
+
+
+def upper_bytes(b: Builder, rows: Rows) -> Tensor:
+    """255 exp(x - max) rounded, stored less 128."""
+    return b.table(below_peak(b, rows), exponential(rows)[1] - 128)
 
 
 def scalar(b: Builder, value: int) -> Tensor:
@@ -118,12 +122,12 @@ def softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
 
     def emit(q: QParams, low: float, high: float) -> Value:
         rows = rows_of(b, value, dim)
-        upper = b.table(below_peak(b, rows), exponential(rows)[1] - 128)
+        upper = upper_bytes(b, rows)
         k, index = mantissa(b, total_of(b, rows, upper, fine=True))
         r = b.table(index, np.minimum(np.rint(256 / mantissas()), 255) - 128)
         product = b.op("MUL", [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), b.rescale(r, 1.0, DType.INT32, input_zp=-128)], shift=0)
-        # softmax = upper / (total / 256), 256 / m of it in r: in units of 1/256 a right shift by 22 - k
-        shift = b.op("SUB", [scalar(b, 22), k])
+        # softmax = upper / (total / 64), 256 / m of it in r: in units of 1/256 a right shift by 30 - 6 - k
+        shift = b.op("SUB", [scalar(b, 30 - FRACTION), k])
         unit = b.op("ARITHMETIC_RIGHT_SHIFT", [product, shift], round=True)
         y = b.rescale(unit, 1 / 256 / q.scalar, q.dtype, output_zp=q.zero_point)
         return rows.read(b, b.clamp(y, *integer_bounds(q, low, high)), q)
@@ -141,13 +145,13 @@ def log_softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
         elements = rows.x.shape[rows.axis]
         # The K exponentials are rounded to 1/255 of the largest, which moves the logarithm by this much (four sigma).
         fine = 4 * (elements / 12) ** 0.5 / PEAK > q.scalar
-        upper = b.table(below_peak(b, rows), exponential(rows)[1] - 128)
+        upper = upper_bytes(b, rows)
         k, index = mantissa(b, total_of(b, rows, upper, fine))
-        # ln(total / (255 * 256)) = ln(m) + (30 - k) ln 2 - ln(65280), in units of ln 2 / 256
+        # ln(total / (255 * 64)) = ln(m) + (30 - 6 - k) ln 2 - ln(255), in units of ln 2 / 256
         unit = np.log(2) / 256
         log_m = np.clip(np.rint(np.log(mantissas()) / unit), 0, 255)
         table = b.rescale(b.table(index, log_m - 128), 1.0, DType.INT32, input_zp=-128)
-        offset = int(np.rint((30 * np.log(2) - np.log(PEAK * 256)) / unit))
+        offset = int(np.rint(((30 - FRACTION) * np.log(2) - np.log(PEAK)) / unit))
         log_total = b.op("SUB", [b.op("ADD", [table, scalar(b, offset)]), b.op("LOGICAL_LEFT_SHIFT", [k, scalar(b, 8)])])
         step = np.log(elements + 1) / 255
         log8 = b.rescale(log_total, unit / step, DType.INT8, output_zp=-128)

@@ -130,24 +130,13 @@ def _value_problems(method: model.Method) -> Iterator[str]:
         match value:
             case model.TensorValue():
                 yield from (f"{describe_value(method, i)} {text}" for text in _tensor_problems(method, value))
-            case model.IntListValue(items):
-                for item in items:
-                    if not isinstance(method.values[item], model.IntValue):
-                        yield f"value {i} (IntList) names {describe_value(method, item)}, expected an Int"
             case model.TensorListValue(items) | model.OptionalTensorListValue(items):
-                yield from (f"value {i} (list) {text}" for text in _list_problems(method, i, items))
+                for item in items:
+                    if item > i:
+                        # The runtime builds values in order.
+                        yield f"value {i} (list) names {describe_value(method, item)}, which must come before the list"
             case _:
                 pass
-
-
-def _list_problems(method: model.Method, index: int, items: Sequence[int]) -> Iterator[str]:
-    for item in items:
-        if item == -1:
-            continue
-        if not isinstance(method.values[item], model.TensorValue):
-            yield f"names {describe_value(method, item)}, expected a tensor"
-        elif item > index:
-            yield f"names {describe_value(method, item)}, which must come before the list"
 
 
 def _tensor_problems(method: model.Method, tensor: model.TensorValue) -> Iterator[str]:

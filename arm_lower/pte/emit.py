@@ -76,7 +76,8 @@ class _Segments:
                 known[part] = len(packed)
                 packed.extend(part)
             offsets.append(known[part])
-        self.blobs.append(bytes(packed))
+        # The runtime takes an empty segment for no constants at all, even if it is asked for a tensor without elements.
+        self.blobs.append(bytes(packed) if packed or not known else bytes(alignment))
         return Row("SubsegmentOffsets", {"segment_index": len(self.blobs) - 1, "offsets": tuple(offsets)})
 
     def add(self, blob: bytes) -> int:

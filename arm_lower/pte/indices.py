@@ -1,4 +1,4 @@
-"""Whether the indices inside a method lead somewhere, in bounded number; all further walks rely on it."""
+"""Whether the indices inside a method lead to what they must, in bounded number; all further walks rely on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_ARGUMENTS = 10_000_000
 
 
 def index_problems(method: model.Method) -> Iterator[str]:
-    """Every index of a value, operator, delegate or instruction that is out of range, in words."""
+    """Every index that is out of range and every member of a list that is not of the list's kind, in words."""
     count = len(method.values)
     for what, indices in (("input", method.inputs), ("output", method.outputs)):
         for i, index in enumerate(indices):
@@ -20,9 +20,13 @@ def index_problems(method: model.Method) -> Iterator[str]:
     for i, value in enumerate(method.values):
         if isinstance(value, model.IntListValue | model.TensorListValue | model.OptionalTensorListValue):
             low = -1 if isinstance(value, model.OptionalTensorListValue) else 0
+            kind = model.IntValue if isinstance(value, model.IntListValue) else model.TensorValue
             for item in value.items:
                 if not low <= item < count:
                     yield f"value {i} (list) names value {item}, there are {count} values"
+                elif item >= 0 and not isinstance(method.values[item], kind):
+                    found, wanted = type(method.values[item]).__name__, kind.__name__
+                    yield f"value {i} (list) names value {item} ({found}), expected {wanted}"
     lists = {i: len(v.items) for i, v in enumerate(method.values) if isinstance(v, _LISTS)}
     total = 0
     for i, instruction in enumerate(method.instructions):

@@ -82,9 +82,9 @@ def clashes(method: model.Method) -> list[str]:
     is right. Follows jumps. Indices must be in range."""
     table = effects(method)
     groups = _Groups(len(method.values))
-    for effect in table:
-        for a, b in effect.aliases:
-            groups.join(a, b)
+    pairs = [pair for effect in table for pair in effect.aliases]
+    for a, b in pairs + _silent_views(method, table):
+        groups.join(a, b)
     reads = [_mask(groups.root(i) for i in e.reads) for e in table]
     writes = [_mask(groups.root(i) for i in e.writes) for e in table]
     inputs = _mask(groups.root(i) for i in method.inputs)
@@ -175,6 +175,43 @@ def _kernel_effect(method: model.Method, name: str, args: tuple[int, ...]) -> Ef
     return Effect(_tensors(method, split[0]), split[1])
 
 
+def _silent_views(method: model.Method, table: list[Effect]) -> list[tuple[int, int]]:
+    """Tensors that nothing writes, each with the one whose bytes it finds.
+
+    ExecuTorch leaves the instruction of a static view out: its result is placed exactly where its operand is.
+    """
+    made = {*method.inputs, *(i for e in table for i in e.writes), *(b for e in table for _, b in e.aliases)}
+    pairs: dict[int, int] = {}
+    for i, effect in enumerate(table):
+        for view in effect.reads:
+            if view in made or view in pairs or placement(method.values[view]) is None:
+                continue
+            base = _last_written(method, table[:i], view)
+            if base is not None and _span(method, base) == _span(method, view):
+                pairs[view] = base
+    return [(base, view) for view, base in pairs.items()]
+
+
+def _last_written(method: model.Method, table: list[Effect], index: int) -> int | None:
+    """The tensor written last, in the order of instructions, in the bytes of tensor ``index``."""
+    arena, start, end = _span(method, index)
+    for writes in (*(e.writes for e in reversed(table)), method.inputs):
+        for other in writes:
+            other_arena, other_start, other_end = _span(method, other)
+            if other_arena == arena and other_start < end and start < other_end:
+                return other
+    return None
+
+
+def _span(method: model.Method, index: int) -> tuple[int, int, int]:
+    """Arena, first byte and end of a planned tensor; arena 0 if it is none."""
+    value = method.values[index]
+    place = placement(value)
+    if place is None or not isinstance(value, model.TensorValue):
+        return 0, 0, 0
+    return place.memory_id, place.offset, place.offset + value.nbytes
+
+
 def _delegate_inputs(spec: model.DelegateSpec) -> int | None:
     if spec.id != ethosu_blob.BACKEND_ID:
         return None
@@ -224,10 +261,10 @@ def _live(method: model.Method, reads: list[int], writes: list[int], ends: int) 
 def _overlaps(method: model.Method, groups: _Groups) -> dict[int, int]:
     """Group -> mask of the other groups that share bytes of an arena with it."""
     spans: list[tuple[int, int, int, int]] = []
-    for i, value in enumerate(method.values):
-        place = placement(value)
-        if place and isinstance(value, model.TensorValue) and value.nbytes:
-            spans.append((place.memory_id, place.offset, place.offset + value.nbytes, groups.root(i)))
+    for i in range(len(method.values)):
+        arena, start, end = _span(method, i)
+        if start < end:
+            spans.append((arena, start, end, groups.root(i)))
     spans.sort()
     found: dict[int, int] = {}
     for i, (arena, _, end, group) in enumerate(spans):

@@ -149,7 +149,9 @@ class Row:
 
     def real(self, name: str) -> float:
         """A float field, 0.0 if absent."""
-        cell = self.cells.get(name) or 0.0
+        cell = self.cells.get(name)
+        if cell is None:  # Not "or 0.0": that would lose the sign of -0.0.
+            return 0.0
         return float(cell) if isinstance(cell, int | float) else self.fail(f"{name} is not a number")
 
     def text(self, name: str) -> str:
@@ -209,6 +211,7 @@ class _Encoder:
     def __init__(self) -> None:
         self.builder = flatbuffers.Builder(4096)
         self.known: dict[tuple[object, ...], int] = {}
+        self.vtables: dict[tuple[tuple[int, int], ...], dict[object, int]] = {}
 
     def finish(self, root: Row) -> bytes:
         self.builder.Finish(self.table(root), file_identifier=FILE_ID)
@@ -241,8 +244,10 @@ class _Encoder:
 
     def store(self, slots: list[tuple[int, str, int | float]], count: int) -> int:
         # Widest first: the builder writes backwards, so this leaves no padding between fields. Aligned before the
-        # start, equal layouts get equal vtables, which are shared.
+        # start, equal layouts get equal vtables, which are shared. Only those: flatbuffers 25.2 would also share the
+        # vtables of tables that differ in size, later versions would not, and the bytes would depend on the version.
         slots = sorted(slots, key=lambda s: -_width(s[1]))
+        self.builder.vtables = self.vtables.setdefault(tuple((slot, _width(kind)) for slot, kind, _ in slots), {})
         self.builder.Prep(max((_width(kind) for _, kind, _ in slots), default=4), 0)
         self.builder.StartObject(count)
         for slot, kind, number in slots:
@@ -408,7 +413,7 @@ class _Decoder:
         if offset:
             return self.target(member, offset, path)
         if TABLES[member]:
-            self.fail(type_offset, f"{path}: expected a {member} table after its type code")
+            self.fail(type_offset, f"{path}: expected a table {member} after its type code")
         return Row(member, {}, type_offset)
 
     def target(self, kind: str, offset: int, path: str) -> Cell:

@@ -176,6 +176,8 @@ def _instruction(
 
 def _kernel(method: model.Method, name: str, args: tuple[int, ...], written: set[int]) -> str:
     split = lifetimes.split_outs(method, args)
+    if split is None and name.startswith("executorch_prim::") and args:
+        split = args[:-1], args[-1:]  # These give their result once.
     if split is None:
         return f"{name}({_arguments(method, args, written)})"
     before, outs = split

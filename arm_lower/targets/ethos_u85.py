@@ -1,12 +1,26 @@
-"""What Ethos-U85 accepts: the section "Ethos-U85 TOSA Operator Support" of Vela 5.2's SUPPORTED_OPS.md.
-
-Where Vela does something else than its document says, the row follows Vela and its ``source`` says so.
+"""What Ethos-U85 accepts: the section "Ethos-U85 TOSA Operator Support" of Vela 5.2's SUPPORTED_OPS.md, which is
+nearly all of TOSA's integer profile. The other rows were found by trying: see `arm_lower.targets.ethos_u55`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from arm_lower.targets.ethos_u55 import PADDING
 from arm_lower.targets.rules import Limits, Row
 
-_ROWS: tuple[Row, ...] = ()
+_AXIS = 1 << 16
 
-LIMITS = Limits("Ethos-U85", {}, _ROWS)
+_ROWS = (
+    Row(("TRANSPOSE_CONV2D",), "constant weights", "TRANSPOSE_CONV2D with dynamic weights and/or bias", allowed=(True,),
+        hint="CONV2D and MATMUL take computed weights"),
+    Row(("CONV2D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D"), "input channels", "not in the document: Vela refuses more",
+        high=_AXIS, hint="split the channels and add the parts"),
+    Row(("AVG_POOL2D", "MAX_POOL2D", "RESIZE"), "input channels", "not in the document: Vela refuses more", high=_AXIS,
+        hint="split the channels"),
+)
+
+# U55 takes no padded average pool that large.
+_PADDING = tuple(replace(row, ops=(*row.ops, "AVG_POOL2D")) for row in PADDING)
+
+LIMITS = Limits("Ethos-U85", {}, (*_PADDING, *_ROWS))

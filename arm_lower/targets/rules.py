@@ -1,6 +1,6 @@
 """The engine behind the tables of NPU limits: what is measured on an operator, and how a row is checked.
 
-A row says: on this operator this measure must be in this range, or be one of these values. The measures are the
+A row says: on these operators this measure must be in this range, or be one of these values. The measures are the
 only code; everything an NPU accepts is data in `arm_lower.targets.ethos_u55` and `arm_lower.targets.ethos_u85`.
 """
 
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+import numpy as np
+
 from arm_lower.errors import Unsupported
-from arm_lower.tosa.ir import Op
+from arm_lower.tosa.ir import DType, Op
 
 Value = int | str | bool
 
@@ -24,12 +26,14 @@ class Row:
     Attributes:
         ops: TOSA operators it holds for.
         measure: Name in `MEASURES`; also what the message calls it.
+        source: The line of Vela's SUPPORTED_OPS.md; where Vela differs from it, what it does instead.
         low: Smallest allowed number.
         high: Largest allowed number.
         allowed: Allowed values, instead of a range.
         when: Name in `MEASURES` of a condition; the row holds only where it is true.
-        source: The line of Vela's SUPPORTED_OPS.md, or what was seen where Vela differs from it.
         hint: What to try instead.
+        refused: False if Vela 5.2 compiles what the row forbids. Its document excludes it, or the command stream
+            it writes is wrong, and nothing but this row stands between the user and wrong results.
     """
 
     ops: tuple[str, ...]
@@ -40,16 +44,18 @@ class Row:
     allowed: tuple[Value, ...] | None = None
     when: str = ""
     hint: str = ""
+    refused: bool = True
 
     def problem(self, op: Op) -> str:
         """What breaks the row, in a few words like ``stride 4 > 3``; "" when the row holds."""
         if self.when and not MEASURES[self.when](op):
             return ""
         value = MEASURES[self.measure](op)
+        condition = f" ({self.when})" if self.when else ""
         if self.allowed is not None:
-            return "" if value in self.allowed else f"{self.measure} {value}, allowed: {_listed(self.allowed)}"
+            allowed = ", ".join(str(v) for v in self.allowed)
+            return "" if value in self.allowed else f"{self.measure} is {value}{condition}, allowed: {allowed}"
         number = int(value)
-        condition = f" with {self.when}" if self.when else ""
         if self.high is not None and number > self.high:
             return f"{self.measure} {number} > {self.high}{condition}"
         if self.low is not None and number < self.low:
@@ -90,57 +96,160 @@ class Limits:
                 raise Unsupported(f"{self.name} {op.kind}: {problem}", row.hint)
 
 
-def _listed(values: tuple[Value, ...]) -> str:
-    return ", ".join(str(v) for v in values)
-
-
 # -- measures ------------------------------------------------------------------------------------------------
-
-
-def _types(op: Op) -> str:
-    inputs = list(dict.fromkeys(str(t.dtype) for t in op.inputs))
-    return f"{' x '.join(inputs)} -> {op.output.dtype}"
 
 
 def _ints(op: Op, name: str) -> tuple[int, ...]:
     value = op.attrs[name]
-    return value if isinstance(value, tuple) else (int(value),)
+    if isinstance(value, tuple):
+        return value
+    return (int(value),)
+
+
+def _dilation(op: Op) -> tuple[int, int]:
+    y, x = _ints(op, "dilation") if "dilation" in op.attrs else (1, 1)
+    return y, x
 
 
 def _kernel(op: Op) -> tuple[int, int]:
-    """Height and width of the kernel, dilation not counted."""
+    """Height and width of the kernel as the hardware sees it: Vela passes a dilation of up to 2 on to the hardware,
+    which counts the holes; a larger one it splits into convolutions without dilation."""
     if "kernel" in op.attrs:
         height, width = _ints(op, "kernel")
-        return height, width
-    shape = op.inputs[1].shape
-    return (shape[0], shape[1]) if op.kind == "DEPTHWISE_CONV2D" else (shape[1], shape[2])
+    elif op.kind == "DEPTHWISE_CONV2D":
+        height, width = op.inputs[1].shape[:2]
+    else:
+        height, width = op.inputs[1].shape[1:3]
+    dy, dx = _dilation(op)
+    return (height - 1) * (dy if dy <= 2 else 1) + 1, (width - 1) * (dx if dx <= 2 else 1) + 1
 
 
-def _largest(op: Op, *axes: int) -> int:
-    """Largest size of these axes over the first input and the output."""
-    return max(t.shape[a] for t in (op.inputs[0], op.output) for a in axes if -len(t.shape) <= a < len(t.shape))
+def _padding(op: Op, first: bool) -> int:
+    """Larger padding of top and left (``first``) or of bottom and right, as the hardware sees it; see `_kernel`."""
+    pads = _ints(op, "pad")[0 if first else 1 :: 2]
+    return max(pad if d <= 2 else -(-pad // d) for pad, d in zip(pads, _dilation(op)))
+
+
+def _transposed_stride(op: Op) -> str:
+    """Stride of a transposed convolution. Along an axis on which the input and the kernel have one element the stride
+    means nothing: it counts as that of the other axis."""
+    strides = list(_ints(op, "stride"))
+    flat = [op.inputs[0].shape[axis] == 1 and op.inputs[1].shape[axis] == 1 for axis in (1, 2)]
+    for axis in (0, 1):
+        if flat[axis]:
+            strides[axis] = 1 if flat[1 - axis] else strides[1 - axis]
+    return str(tuple(strides))
+
+
+def _upscale(op: Op) -> str:
+    """The up-scaling of a RESIZE as one of the two forms that U55 knows, else ``other``."""
+    yn, yd, xn, xd = _ints(op, "scale")
+    offset, border = _ints(op, "offset"), _ints(op, "border")
+    height, width = op.inputs[0].shape[1:3]
+    factors = {n // 2 if d == 2 else n for n, d, size in ((yn, yd, height), (xn, xd, width)) if size > 1 or n > d}
+    if len(factors) != 1:
+        return "other"
+    half = all(d == 2 and n % 2 == 0 for n, d in ((yn, yd), (xn, xd))) and all(
+        o == -(n // 2 - 1) and b == n // 2 - 1 for o, b, n in zip(offset, border, (yn, xn))
+    )
+    corners = (yd, xd) == (1, 1) and offset == (0, 0) and border == (0, 0) and height > 1 and width > 1
+    if not half and not corners:
+        return "other"
+    return f"{'half-pixel' if half else 'align-corners'} x{factors.pop()}"
 
 
 def _axis(op: Op) -> int:
     return _ints(op, "axis")[0]
 
 
+def _largest_plane(op: Op) -> int:
+    """Largest axis of a TRANSPOSE within the last three axes, else the largest product of all axes but two."""
+    shape, perms = op.inputs[0].shape, _ints(op, "perms")
+    lead = max(len(shape) - 3, 0)
+    if perms == tuple(range(len(perms))):
+        return 0
+    if prod(shape[:lead]) == 1 and perms[:lead] == tuple(range(lead)):
+        return max(shape)
+    return prod(shape) // prod(sorted(shape)[:2])
+
+
+def _permutation(op: Op) -> str:
+    """The permutation in the letters of Vela's document, for up to four axes."""
+    perms = _ints(op, "perms")
+    if len(perms) > 4:
+        return str(perms)
+    lead = 4 - len(perms)
+    return "".join("NHWC"[p] for p in (*range(lead), *(p + lead for p in perms)))
+
+
+def _sizes_of_4(op: Op) -> tuple[int, int, int, int]:
+    n, h, w, c = ((1,) * 4 + op.inputs[0].shape)[-4:]
+    return n, h, w, c
+
+
+def _weight_sum(op: Op) -> int:
+    """Largest sum of absolute weights of an output channel. Counted only where the fan-in could exceed any limit."""
+    weights = op.inputs[1]
+    fan_in = prod(weights.shape[1:])
+    if weights.data is None or fan_in <= 1 << 15:
+        return 0
+    values = weights.data.astype(np.int64) - _ints(op, "weight_zp")[0]
+    return int(np.abs(values).sum(axis=tuple(range(1, values.ndim))).max())
+
+
+def _bias_bits(op: Op) -> int:
+    bias = op.inputs[2].data
+    if bias is None or op.inputs[2].dtype is not DType.INT48 or not bias.size:
+        return 0
+    return 1 + max(int(v).bit_length() for v in (int(bias.max()), ~int(bias.min())))
+
+
 MEASURES: Mapping[str, Callable[[Op], Value]] = {
-    "data types": _types,
+    "data type": lambda op: str(op.inputs[0].dtype),
+    "data types": lambda op: " x ".join(str(t.dtype) for t in op.inputs[:2]),
+    "data types in and out": lambda op: f"{op.inputs[0].dtype} -> {op.output.dtype}",
+    "int32": lambda op: op.inputs[0].dtype is DType.INT32,
+    "int8 or int16": lambda op: op.inputs[0].dtype in (DType.INT8, DType.INT16),
     "stride": lambda op: max(_ints(op, "stride")),
-    "stride (y, x)": lambda op: str(_ints(op, "stride")),
+    "stride > 3": lambda op: max(_ints(op, "stride")) > 3,
+    "stride (y, x)": _transposed_stride,
     "kernel height": lambda op: _kernel(op)[0],
     "kernel size": lambda op: max(_kernel(op)),
     "kernel height * width": lambda op: prod(_kernel(op)),
-    "padding": lambda op: any(_ints(op, "pad")),
-    "no padding": lambda op: not any(_ints(op, "pad")),
-    "batch": lambda op: op.inputs[0].shape[0],
-    "largest of H, W, C": lambda op: _largest(op, 1, 2, 3),
-    "channels": lambda op: _largest(op, -1),
-    "rank": lambda op: len(op.inputs[0].shape),
+    "dilation": lambda op: max(_dilation(op)),
+    "padding": lambda op: max(_ints(op, "pad")),
+    "padded": lambda op: any(_ints(op, "pad")),
+    "not padded": lambda op: not any(_ints(op, "pad")),
+    "padding at the top or left": lambda op: _padding(op, True),
+    "padding at the bottom or right": lambda op: _padding(op, False),
+    "input channels": lambda op: op.inputs[0].shape[-1],
+    "output channels": lambda op: op.output.shape[-1],
+    "height or width": lambda op: max(*op.inputs[0].shape[1:3], *op.output.shape[1:3]),
+    "height * width": lambda op: prod(op.inputs[0].shape[-3:-1]),
+    "batch": lambda op: prod(op.inputs[0].shape[:-3]),
+    "constant weights": lambda op: all(t.data is not None for t in op.inputs[1:3]),
+    "sum of absolute weights": _weight_sum,
+    "bits of the bias": _bias_bits,
+    "inner size": lambda op: op.inputs[0].shape[2],
+    "columns": lambda op: op.inputs[1].shape[2],
+    "rounding": lambda op: bool(op.attrs["round"]),
+    "mode": lambda op: str(op.attrs["mode"]),
+    "up-scaling": _upscale,
     "axis from the end": lambda op: _axis(op) - len(op.inputs[0].shape),
-    "reduced size": lambda op: op.inputs[0].shape[_axis(op)],
+    "not over channels": lambda op: _axis(op) != len(op.inputs[0].shape) - 1,
+    "size of the axis": lambda op: op.inputs[0].shape[_axis(op)],
     "size before the axis": lambda op: prod(op.inputs[0].shape[: _axis(op)]),
     "size after the axis": lambda op: prod(op.inputs[0].shape[_axis(op) + 1 :]),
-    "rounding": lambda op: bool(op.attrs["round"]),
+    "rank": lambda op: len(op.inputs[0].shape),
+    "permutation": _permutation,
+    "largest axis or plane": _largest_plane,
+    "int32 NHWC": lambda op: op.inputs[0].dtype is DType.INT32 and _permutation(op) == "NHWC",
+    "int32 NWHC or NCWH": lambda op: op.inputs[0].dtype is DType.INT32 and _permutation(op) in ("NWHC", "NCWH"),
+    "int32 NHCW": lambda op: op.inputs[0].dtype is DType.INT32 and _permutation(op) == "NHCW",
+    "channels": lambda op: _sizes_of_4(op)[3],
+    "N": lambda op: _sizes_of_4(op)[0],
+    "H or W": lambda op: max(_sizes_of_4(op)[1:3]),
+    "N * H": lambda op: prod(_sizes_of_4(op)[:2]),
+    "W or C": lambda op: max(_sizes_of_4(op)[2:]),
 }
+"""Everything a row can ask of an operator. Sizes are numbers of elements."""

@@ -28,12 +28,15 @@ class Builder:
         stem: Prefix of the names of the tensors made from now on.
     """
 
+    UNKNOWN = 2.0**31  # magnitude of an int32 tensor about which nothing is known
+
     def __init__(self, name: str, family: str) -> None:
         self.graph = Graph(name)
         self.family = family
         self.location = ""
         self.stem = "t"
         self._names: dict[str, int] = {}
+        self._magnitude: dict[Tensor, float] = {}
 
     # -- tensors -------------------------------------------------------------------------------------------
 
@@ -67,7 +70,35 @@ class Builder:
         op.outputs.append(Tensor(self.name(self.stem), shape, dtype))
         targets.check(op, self.family)
         self.graph.ops.append(op)
+        if dtype is DType.INT32:
+            self._magnitude[op.output] = self._largest(op)
         return op.output
+
+    def magnitude(self, x: Tensor, zero_point: int = 0) -> float:
+        """A bound of |value - zero_point|."""
+        low, high = x.dtype.range
+        if x.data is not None and x.size:
+            low, high = int(x.data.min()), int(x.data.max())
+        return min(float(max(abs(low - zero_point), abs(high - zero_point))), self._magnitude.get(x, self.UNKNOWN))
+
+    def _largest(self, op: Op) -> float:
+        """A bound of the absolute values of an int32 result."""
+        x = op.inputs[0]
+        if op.kind in ("CONV2D", "DEPTHWISE_CONV2D") and op.inputs[1].data is not None and op.inputs[2].data is not None:
+            w = np.abs(op.inputs[1].data.astype(np.float64) - int(op.attrs["weight_zp"]))  # type: ignore[arg-type]
+            sums = w.sum(axis=(1, 2, 3)) if op.kind == "CONV2D" else w.sum(axis=(0, 1)).reshape(-1)
+            return float((sums * self.magnitude(x, int(op.attrs["input_zp"])) + np.abs(op.inputs[2].data)).max())  # type: ignore[arg-type]
+        if op.kind in ("ADD", "SUB"):
+            return self.magnitude(x) + self.magnitude(op.inputs[1])
+        if op.kind == "MUL":
+            return self.magnitude(x) * self.magnitude(op.inputs[1])
+        if op.kind == "REDUCE_SUM":
+            return self.magnitude(x) * x.shape[int(op.attrs["axis"])]  # type: ignore[arg-type]
+        if op.kind in ("MAXIMUM", "MINIMUM"):
+            return max(self.magnitude(x), self.magnitude(op.inputs[1]))
+        if op.kind in ("RESHAPE", "TRANSPOSE", "SLICE", "IDENTITY", "ABS"):
+            return self.magnitude(x)
+        return self.UNKNOWN
 
     # -- operators with operands that need a default or a conversion ------------------------------------------
 
@@ -98,15 +129,24 @@ class Builder:
 
     def rescale(self, x: Tensor, scale: float | npt.NDArray[np.float64], out: DType, *, input_zp: int = 0,
                 output_zp: int = 0) -> Tensor:
-        """RESCALE by a real factor, one or one for each element of the last axis, with single rounding."""
+        """RESCALE by a real factor, one or one for each element of the last axis, with single rounding.
+
+        TOSA wants |value| < 2^(shift - 1), which a factor breaks that takes values far beyond any type: what a tensor
+        that calibration saw as constant asks for. Such a factor is cut to the largest legal one.
+        """
         scales = np.atleast_1d(np.asarray(scale, dtype=np.float64))
+        if out is not DType.INT32 and x.dtype is not DType.INT48 and self.magnitude(x, input_zp) < self.UNKNOWN:
+            scales = np.minimum(scales, 2.0**29 / max(self.magnitude(x, input_zp), 1.0))
         if np.all(scales == scales[0]):
             scales = scales[:1]
         scale32 = x.dtype is not DType.INT48
         multiplier, shift = quantize_scale(scales, 31 if scale32 else 15)
-        return self.op("RESCALE", [x], multiplier=multiplier, shift=shift, input_zp=int(input_zp), output_zp=int(output_zp),
+        y = self.op("RESCALE", [x], multiplier=multiplier, shift=shift, input_zp=int(input_zp), output_zp=int(output_zp),
                        scale32=scale32, rounding="single", per_channel=len(multiplier) > 1, input_unsigned=False,
                        output_unsigned=False, out_dtype=str(out))
+        if out is DType.INT32:
+            self._magnitude[y] = self.magnitude(x, input_zp) * float(scales.max()) + 1
+        return y
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """RESHAPE; nothing is emitted when the shape is already right, constants are reshaped here."""

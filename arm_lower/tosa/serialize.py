@@ -404,13 +404,16 @@ def _bytes(array: Any) -> bytes:
 def unpack(raw: bytes, shape: tuple[int, ...], dtype: DType, name: str) -> Array:
     """Values of a serialized constant: little endian, int48 in 6 bytes, two int4 in a byte (low half first).
 
+    Some writers pad the bytes to a multiple of 8.
+
     Raises:
         TosaError: The number of bytes does not fit the shape.
     """
     count = int(np.prod(shape, dtype=np.int64))
     wanted = (count + 1) // 2 if dtype is DType.INT4 else count * (dtype.bits // 8)
-    if len(raw) != wanted:
+    if not wanted <= len(raw) <= -(-wanted // 8) * 8:
         raise TosaError(f"constant {name!r} of {dtype} {list(shape)} has {len(raw)} bytes, allowed is {wanted}")
+    raw = raw[:wanted]
     if dtype is DType.INT4:
         pairs = np.frombuffer(raw, np.uint8)
         halves = np.stack([pairs & 15, pairs >> 4], axis=-1).ravel()[:count].astype(np.int8)

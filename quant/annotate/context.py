@@ -8,10 +8,9 @@ straight at it. Chains and cycles of shared specs cannot arise.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -24,27 +23,43 @@ from torchao.quantization.pt2e.quantizer import (
 )
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
+from quant.annotate import regions
 from quant.annotate.registry import PATTERNS, RULES
 from quant.config import QuantizationConfig
+from quant.nodes import CLAMPS, aten, has_scalar_bounds, is_float_tensor, only_user
 
-aten = torch.ops.aten
-
-Spec = Union[QuantizationSpec, FixedQParamsQuantizationSpec]
+Spec: TypeAlias = QuantizationSpec | FixedQParamsQuantizationSpec
 Key = Any
 """Identity of a set of parameters: a node (the tensor it makes), or a tuple for an operand that must be
 quantized apart from its tensor (a weight, a requantized edge, the model's boundary)."""
 
-ACTIVATIONS = frozenset(
-    {
-        aten.relu.default,
-        aten.relu6.default,
-        aten.hardtanh.default,
-        aten.clamp.default,
-        aten.clamp_min.default,
-        aten.clamp_max.default,
-    }
-)
-"""Clamps that the NPU applies for free while it writes the result of another operator."""
+
+@dataclass(frozen=True)
+class BiasScale:
+    """Scale of an int32 bias = input scale * weight scale, zero point 0.
+
+    Attributes:
+        per_channel: One scale for each output channel, else one for the tensor.
+        repeat: Output channels per weight scale.
+        interleave: The output channels that share a weight scale lie side by side, else the weight's scales
+            repeat as a whole.
+    """
+
+    per_channel: bool
+    repeat: int = 1
+    interleave: bool = False
+
+    def __call__(self, observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale (float32) and zero point (int64) from the observers of input and weight."""
+        activation, weight = (observer.calculate_qparams()[0].to(torch.float32) for observer in observers)
+        scale = activation * (self.expand(weight) if self.per_channel else weight)
+        return scale, torch.zeros_like(scale, dtype=torch.int64)
+
+    def expand(self, per_weight_channel: torch.Tensor) -> torch.Tensor:
+        """(weight scales,) -> (output channels,)"""
+        if self.interleave:
+            return per_weight_channel.repeat_interleave(self.repeat)
+        return per_weight_channel.repeat(self.repeat)
 
 
 @dataclass
@@ -67,8 +82,10 @@ class Annotator:
         graph_module: The graph, functional, with ``val`` metadata.
         config_of: Node -> the config that the user's filters give it, or None to leave it in float.
         is_qat: Batch norms are still in the graph, and belong to the convolution before them.
+        regions: Member of an elementwise region -> the tensor that it is a function of (`quant.annotate.regions`).
+        interior: Members of regions that stay unquantized.
         readers: After `run`: place of a real activation spec (a node, or an (operand, node) edge) -> the nodes
-            outside the set that read its tensors. Empty for a tensor that leaves the model.
+            outside the set that read its tensors, or the ends of the regions that do, each with the tensor.
         io_config: Config of the model's inputs and outputs, or None to treat them like any tensor.
     """
 
@@ -80,7 +97,9 @@ class Annotator:
     reads: dict[fx.Node, dict[fx.Node, Key]] = field(default_factory=dict)
     derived: dict[tuple[fx.Node, fx.Node], DerivedQuantizationSpec] = field(default_factory=dict)
     claimed: set[fx.Node] = field(default_factory=set)
-    readers: dict[Any, list[fx.Node]] = field(default_factory=dict)
+    regions: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    interior: set[fx.Node] = field(default_factory=set)
+    readers: dict[Any, list[tuple[fx.Node, fx.Node]]] = field(default_factory=dict)
     _parents: dict[Key, Key] = field(default_factory=dict)
     _specs: dict[Key, Spec] = field(default_factory=dict)
     _shares: list[Share] = field(default_factory=list)
@@ -96,7 +115,7 @@ class Annotator:
 
     def quantize_input(self, node: fx.Node, operand: object) -> None:
         """``node`` reads ``operand`` quantized. Scalars, integers, masks and None are left as they are."""
-        if not is_float_tensor(operand):
+        if not is_float_tensor(operand) or operand in self.interior:
             return
         self._specs.setdefault(self._find(operand), self.config(node).input_activation)
         self.reads.setdefault(node, {})[operand] = operand
@@ -112,7 +131,7 @@ class Annotator:
         Without ``fixed``, a clamp that is the only reader of ``node`` is taken into the operator: only its
         result is quantized.
         """
-        if not is_float_tensor(node):
+        if not is_float_tensor(node) or node in self.interior:
             return
         if fixed is None:
             node = self.absorb_activation(node)
@@ -127,21 +146,14 @@ class Annotator:
         self.reads.setdefault(node, {})[weight] = key
 
     def quantize_bias(
-        self, node: fx.Node, bias: fx.Node, source: fx.Node, weight: fx.Node, expand: Callable[[torch.Tensor], torch.Tensor]
+        self, node: fx.Node, bias: fx.Node, source: fx.Node, weight: fx.Node, repeat: int = 1, interleave: bool = False
     ) -> None:
-        """``node`` reads the constant ``bias`` as int32 with scale = scale of ``source`` * ``expand`` (scale of
-        ``weight``), one for each output channel, or one for all when the weight has one."""
+        """``node`` reads the constant ``bias`` as int32 on the accumulator's scale; see `BiasScale`."""
         per_channel = self.config(node).is_per_channel
-
-        def scales(observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-            activation, channel = (observer.calculate_qparams()[0].to(torch.float32) for observer in observers)
-            scale = activation * (expand(channel) if per_channel else channel)
-            return scale, torch.zeros_like(scale, dtype=torch.int64)
-
         int32 = torch.iinfo(torch.int32)
         self.derived[bias, node] = DerivedQuantizationSpec(
             derived_from=[(source, node), (weight, node)],
-            derive_qparams_fn=scales,
+            derive_qparams_fn=BiasScale(per_channel, repeat, interleave),
             dtype=torch.int32,
             quant_min=int32.min,
             quant_max=int32.max,
@@ -168,13 +180,18 @@ class Annotator:
         last = node
         if self.is_qat:
             norm = only_user(last)
-            if norm is not None and norm.target is aten.batch_norm.default and self._quantized(norm):
+            matrix = node.target is aten.linear.default and node.meta["val"].dim() != 2
+            if norm is not None and norm.target is aten.batch_norm.default and self._quantized(norm) and not matrix:
                 self.claim([norm])
                 last = norm
         clamp = only_user(last)
-        if clamp is not None and clamp.target in ACTIVATIONS and self._quantized(clamp) and has_scalar_bounds(clamp):
+        if clamp is not None and clamp.target in CLAMPS and self._quantized(clamp) and has_scalar_bounds(clamp):
             self.claim([clamp])
             last = clamp
+            if clamp in self.interior:
+                # It was to be the first step of a region; the region now starts behind it.
+                self.interior.discard(clamp)
+                self.regions = {n: clamp if b is node else b for n, b in self.regions.items() if n is not clamp}
         return last
 
     # ---- running the rules -------------------------------------------------------------------------
@@ -184,6 +201,8 @@ class Annotator:
         calls = [n for n in self.graph_module.graph.nodes if n.op == "call_function" and self.config_of(n) is not None]
         for node in calls:
             any(pattern(self, node) for pattern in PATTERNS)
+        self.regions = regions.find_regions(calls, lambda n: n not in self.claimed and n.target in RULES and _plain(n))
+        self.interior = regions.interior(self.regions)
         for node in calls:
             if node in self.claimed:
                 continue
@@ -329,7 +348,15 @@ class Annotator:
         for key, place in roots.items():
             tensors = members.get(key, set())
             inner = {reader for reader in self.reads if reader in tensors}
-            self.readers[place] = [u for t in tensors for u in t.users if u not in inner and u.target is not operator.getitem]
+            users = [(user, tensor) for tensor in tensors for user in tensor.users]
+            ends = [(n, t) for n, t in self.regions.items() if t in tensors and n not in self.interior]
+            self.readers[place] = [(u, t) for u, t in users if u not in inner and u not in self.interior] + [
+                end for end in ends if end not in users
+            ]
+
+
+def _plain(node: fx.Node) -> bool:
+    return node.target not in CLAMPS or has_scalar_bounds(node)
 
 
 def _same_numbers(one: Spec | None, other: Spec) -> bool:
@@ -338,51 +365,3 @@ def _same_numbers(one: Spec | None, other: Spec) -> bool:
         other.quant_min,
         other.quant_max,
     )
-
-
-def is_float_tensor(x: object) -> bool:
-    """Whether ``x`` is a node that makes one float32 tensor: the only thing that is ever quantized."""
-    if not isinstance(x, fx.Node):
-        return False
-    val = x.meta.get("val")
-    return isinstance(val, torch.Tensor) and val.dtype is torch.float32
-
-
-def is_constant(x: object) -> bool:
-    """Whether ``x`` reads a parameter or buffer."""
-    return isinstance(x, fx.Node) and x.op == "get_attr"
-
-
-def constant(gm: fx.GraphModule, node: object) -> torch.Tensor | None:
-    """The parameter or buffer that ``node`` reads, or None."""
-    if not isinstance(node, fx.Node) or node.op != "get_attr":
-        return None
-    value: Any = gm
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value if isinstance(value, torch.Tensor) else None
-
-
-def only_user(node: fx.Node) -> fx.Node | None:
-    """The one node that reads ``node``, or None if there are more or fewer."""
-    return next(iter(node.users)) if len(node.users) == 1 else None
-
-
-def has_scalar_bounds(clamp: fx.Node) -> bool:
-    """Whether the bounds of a clamp are numbers, not tensors."""
-    return len(clamp.all_input_nodes) == 1
-
-
-def argument(node: fx.Node, position: int, default: Any = None) -> Any:
-    """Argument ``position`` of ``node``, by position or by the name in its schema."""
-    if position < len(node.args):
-        return node.args[position]
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or position >= len(schema.arguments):
-        return default
-    return node.kwargs.get(schema.arguments[position].name, default)
-
-
-def tensor_items(node: fx.Node) -> Sequence[fx.Node]:
-    """The getitem nodes that take the results of a node which returns several tensors."""
-    return [user for user in node.users if user.target is operator.getitem]

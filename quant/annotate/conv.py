@@ -3,11 +3,11 @@ behind the batch norm and the clamp that belong to them."""
 
 from __future__ import annotations
 
-import torch
 from torch import fx
 
-from quant.annotate.context import Annotator, argument, aten, is_constant, is_float_tensor
+from quant.annotate.context import Annotator
 from quant.annotate.registry import annotates
+from quant.nodes import argument, aten, is_constant, is_float_tensor
 
 
 def weighted(a: Annotator, node: fx.Node, ch_axis: int, repeat: int = 1, interleave: bool = False) -> None:
@@ -15,9 +15,7 @@ def weighted(a: Annotator, node: fx.Node, ch_axis: int, repeat: int = 1, interle
 
     Args:
         ch_axis: Axis of the weight that has one scale per index.
-        repeat: Output channels per scale.
-        interleave: The output channels that share a scale lie side by side, else they lie one scale axis
-            apart (the scales repeat as a whole).
+        repeat, interleave: Which output channels share a scale, see `BiasScale`.
     """
     source, weight, bias = (argument(node, i) for i in range(3))
     if not is_constant(weight) or not is_float_tensor(source):
@@ -25,11 +23,7 @@ def weighted(a: Annotator, node: fx.Node, ch_axis: int, repeat: int = 1, interle
     a.quantize_input(node, source)
     a.quantize_weight(node, weight, ch_axis)
     if is_constant(bias):
-
-        def expand(scale: torch.Tensor) -> torch.Tensor:
-            return scale.repeat_interleave(repeat) if interleave else scale.repeat(repeat)
-
-        a.quantize_bias(node, bias, source, weight, expand)
+        a.quantize_bias(node, bias, source, weight, repeat, interleave)
     a.quantize_output(node)
 
 

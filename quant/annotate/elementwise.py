@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
 from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec
 
-from quant.annotate.context import ACTIVATIONS, Annotator, aten, constant, has_scalar_bounds, is_constant
+from quant.annotate.context import Annotator
+from quant.annotate.regions import ARITHMETIC, FUNCTIONS, gentle_function
 from quant.annotate.registry import annotates
+from quant.nodes import CLAMPS, argument, aten, constant, has_scalar_bounds, is_constant
+from quant.observers import Function
 
 
 def fixed_int8(scale: float, zero_point: int) -> FixedQParamsQuantizationSpec:
@@ -31,55 +34,14 @@ SIGNED_UNIT_RANGE = fixed_int8(1 / 128, 0)
 """[-1, 1): what tanh produces."""
 
 
-GENTLE = frozenset(
-    {
-        *ACTIVATIONS,
-        aten.celu.default,
-        aten.elu.default,
-        aten.erf.default,
-        aten.gelu.default,
-        aten.hardsigmoid.default,
-        aten.hardswish.default,
-        aten.leaky_relu.default,
-        aten.log_sigmoid.default,
-        aten.mish.default,
-        aten.selu.default,
-        aten.sigmoid.default,
-        aten.silu.default,
-        aten.softplus.default,
-        aten.tanh.default,
-    }
-)
-"""Functions of one variable that are nowhere steep: an observer may weigh its error behind them."""
+FIXED: dict[Any, FixedQParamsQuantizationSpec] = {
+    aten.sigmoid.default: UNIT_RANGE,
+    aten.hardsigmoid.default: UNIT_RANGE,
+    aten.tanh.default: SIGNED_UNIT_RANGE,
+}
 
 
-def gentle_function(gm: fx.GraphModule, node: fx.Node) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What ``node`` computes of its first operand, if it is one of `GENTLE` or a prelu (with the quadratic mean
-    of its slopes); else None."""
-    if node.target is aten.prelu.default:
-        slopes = constant(gm, node.args[1])
-        if slopes is None:
-            return None
-        slope = float(slopes.detach().double().square().mean().sqrt())
-        return lambda x: torch.where(x > 0, x, slope * x)
-    if node.target not in GENTLE or len(node.all_input_nodes) != 1:
-        return None
-    target: Callable[..., torch.Tensor] = node.target
-    return lambda x: target(x, *node.args[1:], **node.kwargs)
-
-
-@annotates(
-    aten.add.Tensor,
-    aten.add.Scalar,
-    aten.sub.Tensor,
-    aten.sub.Scalar,
-    aten.rsub.Tensor,
-    aten.rsub.Scalar,
-    aten.mul.Tensor,
-    aten.mul.Scalar,
-    aten.div.Tensor,
-    aten.div.Scalar,
-)
+@annotates(*ARITHMETIC)
 def arithmetic(a: Annotator, node: fx.Node) -> None:
     """Each operand and the result have their own parameters; a clamp behind it is taken in."""
     a.quantize_inputs(node)
@@ -92,32 +54,7 @@ def choice(a: Annotator, node: fx.Node) -> None:
     a.share(node, node.all_input_nodes)
 
 
-@annotates(
-    aten.abs.default,
-    aten.celu.default,
-    aten.cos.default,
-    aten.elu.default,
-    aten.erf.default,
-    aten.exp.default,
-    aten.expm1.default,
-    aten.gelu.default,
-    aten.hardswish.default,
-    aten.leaky_relu.default,
-    aten.log.default,
-    aten.log1p.default,
-    aten.log_sigmoid.default,
-    aten.mish.default,
-    aten.neg.default,
-    aten.pow.Tensor_Scalar,
-    aten.reciprocal.default,
-    aten.rsqrt.default,
-    aten.selu.default,
-    aten.silu.default,
-    aten.sin.default,
-    aten.softplus.default,
-    aten.sqrt.default,
-    aten.square.default,
-)
+@annotates(*(FUNCTIONS - CLAMPS - FIXED.keys()))
 def function(a: Annotator, node: fx.Node) -> None:
     """A function of one variable: input and output each have their own parameters."""
     a.quantize_inputs(node)
@@ -127,30 +64,25 @@ def function(a: Annotator, node: fx.Node) -> None:
 @annotates(aten.prelu.default)
 def prelu(a: Annotator, node: fx.Node) -> None:
     """Each slope has its own scale, which keeps it exact."""
-    x, slopes = node.args
+    x, slopes = argument(node, 0), argument(node, 1)
     if is_constant(slopes):
         a.quantize_input(node, x)
         a.quantize_weight(node, slopes, ch_axis=0)
         a.quantize_output(node)
 
 
-@annotates(*ACTIVATIONS)
+@annotates(*CLAMPS)
 def clamp(a: Annotator, node: fx.Node) -> None:
     """A clamp that no operator took in: like any function of one variable."""
     if has_scalar_bounds(node):
         function(a, node)
 
 
-@annotates(aten.sigmoid.default, aten.hardsigmoid.default)
-def sigmoid(a: Annotator, node: fx.Node) -> None:
+@annotates(*FIXED)
+def bounded(a: Annotator, node: fx.Node) -> None:
+    """The output's parameters follow from the function's range, whatever the data."""
     a.quantize_inputs(node)
-    a.quantize_output(node, fixed=UNIT_RANGE)
-
-
-@annotates(aten.tanh.default)
-def tanh(a: Annotator, node: fx.Node) -> None:
-    a.quantize_inputs(node)
-    a.quantize_output(node, fixed=SIGNED_UNIT_RANGE)
+    a.quantize_output(node, fixed=FIXED[node.target])
 
 
 @annotates(aten.softmax.int, aten._softmax.default)
@@ -163,3 +95,15 @@ def softmax(a: Annotator, node: fx.Node) -> None:
 def log_softmax(a: Annotator, node: fx.Node) -> None:
     a.quantize_inputs(node)
     a.quantize_output(node)
+
+
+def reader_function(gm: fx.GraphModule, node: fx.Node, source: fx.Node) -> Function | None:
+    """What ``node`` computes of ``source``, if it is a gentle function of that tensor alone or a prelu (with the
+    quadratic mean of its slopes); else None."""
+    if node.target is aten.prelu.default and node.args[0] is source:
+        slopes = constant(gm, node.args[1])
+        if slopes is None:
+            return None
+        slope = float(slopes.detach().double().square().mean().sqrt())
+        return lambda x: torch.where(x > 0, x, slope * x)
+    return gentle_function(node, source)

@@ -7,8 +7,9 @@ import math
 
 from torch import fx
 
-from quant.annotate.context import Annotator, argument, aten, tensor_items
+from quant.annotate.context import Annotator
 from quant.annotate.registry import annotates
+from quant.nodes import argument, aten, tensor_items
 
 
 @annotates(

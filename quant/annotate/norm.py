@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from quant.annotate.context import Annotator, aten, only_user
-from quant.annotate.registry import annotates_pattern
+from quant.annotate.context import Annotator
+from quant.annotate.registry import annotates, annotates_pattern
+from quant.nodes import aten, only_user
 
 _WINDOW = frozenset(
     {
@@ -19,6 +20,13 @@ _WINDOW = frozenset(
         aten.avg_pool3d.default,
     }
 )
+
+
+@annotates(aten.batch_norm.default)
+def batch_norm(a: Annotator, node: fx.Node) -> None:
+    """Only while training: one that no layer took in."""
+    a.quantize_input(node, node.args[0])
+    a.quantize_output(node)
 
 
 @annotates_pattern

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import fx
 
-from quant.annotate.context import Annotator, aten
+from quant.annotate.context import Annotator
 from quant.annotate.registry import annotates
+from quant.nodes import aten
 
 
 @annotates(

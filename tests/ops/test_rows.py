@@ -50,6 +50,12 @@ def bn_relu() -> nn.Module:
     return m
 
 
+def steep_prelu() -> nn.Module:
+    m = nn.PReLU(8)
+    m.weight.data = torch.linspace(-0.5, 1.4, 8)
+    return m
+
+
 MAP = ((1, 8, 12, 10),)
 TWO = ((1, 8, 12, 10), (1, 8, 12, 10))
 LINE = ((1, 6, 40),)
@@ -89,20 +95,21 @@ ROWS = [
     Row("linear_after_permuted_flatten",
         lambda: nn.Sequential(nn.Conv2d(4, 6, 3), Fn(lambda x: x.permute(0, 3, 2, 1).reshape(1, -1)), nn.Linear(72, 5)), ((1, 4, 6, 5),)),
     Row("batch_norm_alone", lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm2d(8))),
-    Row("relu", fn(F.relu)),
+    Row("relu", fn(F.relu, 8)),
     Row("relu_inplace", fn(lambda x: F.relu_(x + 0.1))),
     Row("relu6", fn(F.relu6), scale=4.0),
     Row("hardtanh", fn(lambda x: F.hardtanh(x, -0.3, 0.7))),
     Row("clamp", fn(lambda x: x.clamp(min=-0.2))),
     *(Row(name, fn(getattr(F, name))) for name in (
         "hardswish", "hardsigmoid", "sigmoid", "tanh", "silu", "gelu", "elu", "leaky_relu", "softplus", "mish", "selu")),
-    *(Row(name, fn(getattr(torch, name))) for name in ("exp", "abs", "neg", "sin", "cos", "erf", "square", "floor")),
+    *(Row(name, fn(getattr(torch, name))) for name in ("exp", "abs", "neg", "sin", "cos", "erf", "square")),
     Row("log", fn(lambda x: torch.log(x.abs() + 0.5)), lsb=2.0),
     Row("sqrt", fn(lambda x: torch.sqrt(x.abs())), lsb=2.0),
     Row("rsqrt", fn(lambda x: torch.rsqrt(x.abs() + 0.5)), lsb=2.0),
     Row("pow", fn(lambda x: x.abs() ** 1.5), lsb=2.0),
     Row("conv_then_table", lambda: nn.Sequential(nn.Conv2d(8, 12, 1), nn.Hardswish()), lsb=2.0),
     Row("prelu", lambda: nn.PReLU(8)),
+    Row("prelu_steep", lambda: steep_prelu()),
     Row("prelu_one", lambda: nn.PReLU()),
     Row("add", fn(torch.add), TWO),
     Row("add_relu", fn(lambda x, y: F.relu(x + y)), TWO),
@@ -117,7 +124,7 @@ ROWS = [
     Row("mul_self", fn(lambda x: x * x)),
     Row("mul_scalar", fn(lambda x: x * -0.7)),
     Row("mul_channels", fn(torch.mul), ((1, 8, 12, 10), (1, 8, 1, 1))),
-    Row("div_scalar", fn(lambda x: F.relu(x / 3))),
+    Row("div_scalar", fn(lambda x: torch.sigmoid(x / 3))),
     Row("reciprocal", fn(lambda x: 2 / (x.abs() + 1)), lsb=2.0),
     Row("maximum", fn(torch.maximum), TWO),
     Row("minimum", fn(torch.minimum), TWO),

@@ -10,7 +10,7 @@ from tosa_cases import CASES, CONV, Case, add, operands
 
 from arm_lower.errors import TosaError
 from arm_lower.tosa.ir import DType, Graph, Op, Tensor
-from arm_lower.tosa.serialize import from_flatbuffer, operator_locations, signature, to_flatbuffer
+from arm_lower.tosa.serialize import from_flatbuffer, operator_locations, signature, to_flatbuffer, unpack
 from arm_lower.tosa.spec import with_defaults
 from arm_lower.tosa.text import to_text
 
@@ -172,3 +172,12 @@ def test_operator_without_attribute_table() -> None:
     graph.ops = [Op("ABS", graph.inputs, graph.outputs)]
     block = TosaGraph.TosaGraph.GetRootAs(to_flatbuffer(graph), 0).Regions(0).Blocks(0)
     assert block.Operators(0).Attribute() is not None
+
+
+def test_padded_constants() -> None:
+    """The peer pads the bytes of every constant to a multiple of 8."""
+    raw = np.array([1, 2, 3], "<i2").tobytes()
+    assert unpack(raw + bytes(2), (3,), DType.INT16, "c").tolist() == [1, 2, 3]
+    for size in (5, 9):
+        with pytest.raises(TosaError, match=rf"^constant 'c' of int16 \[3\] has {size} bytes, allowed is 6$"):
+            unpack((raw + bytes(9))[:size], (3,), DType.INT16, "c")

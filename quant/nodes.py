@@ -1,0 +1,72 @@
+"""Small questions about FX nodes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+CLAMPS = frozenset(
+    {
+        aten.relu.default,
+        aten.relu6.default,
+        aten.hardtanh.default,
+        aten.clamp.default,
+        aten.clamp_min.default,
+        aten.clamp_max.default,
+    }
+)
+"""Clamps that the NPU applies for free while it writes the result of another operator."""
+
+
+def is_float_tensor(x: object) -> TypeGuard[fx.Node]:
+    """Whether ``x`` is a node that makes one float32 tensor: the only thing that is ever quantized."""
+    if not isinstance(x, fx.Node):
+        return False
+    val = x.meta.get("val")
+    return isinstance(val, torch.Tensor) and val.dtype is torch.float32
+
+
+def is_constant(x: object) -> TypeGuard[fx.Node]:
+    """Whether ``x`` reads a parameter or buffer."""
+    return isinstance(x, fx.Node) and x.op == "get_attr"
+
+
+def constant(gm: fx.GraphModule, node: object) -> torch.Tensor | None:
+    """The parameter or buffer that ``node`` reads, or None."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    value: Any = gm
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def only_user(node: fx.Node) -> fx.Node | None:
+    """The one node that reads ``node``, or None if there are more or fewer."""
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def has_scalar_bounds(clamp: fx.Node) -> bool:
+    """Whether the bounds of a clamp are numbers, not tensors."""
+    return len(clamp.all_input_nodes) == 1
+
+
+def argument(node: fx.Node, position: int, default: Any = None) -> Any:
+    """Argument ``position`` of ``node``, by position or by the name in its schema."""
+    if position < len(node.args):
+        return node.args[position]
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or position >= len(schema.arguments):
+        return default
+    return node.kwargs.get(schema.arguments[position].name, default)
+
+
+def tensor_items(node: fx.Node) -> Sequence[fx.Node]:
+    """The getitem nodes that take the results of a node which returns several tensors."""
+    return [user for user in node.users if user.target is operator.getitem]
