@@ -413,6 +413,8 @@ def _decode1(words: list[int]) -> Stream:
     while i < len(words):
         w, at = words[i], 4 * i
         kind, high, param = w & 0xFF, w >> 8 & 0xFF, w >> 16
+        if high and kind != 2 or (param and kind == 5):
+            raise DecodeError(f"offset {at:#x}: driver action {kind} (word {w:#010x}) sets a reserved bit")
         if kind == 1:
             if i + 2 >= len(words):
                 raise DecodeError(f"offset {at:#x}: the Config action is cut off")
