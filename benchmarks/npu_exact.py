@@ -131,7 +131,7 @@ def compare(made: list[Any], calls: list[Call], wanted: list[list[Any]], referen
     """Every output of every call, and every layer of the first call of each delegate."""
     import numpy as np
 
-    from fvp.ethosu import IO, first_difference, hazards, load, run_traced, sources
+    from fvp.ethosu import IO, database_tables, first_difference, hazards, load, run_traced, sources
 
     compared, wrong, layers, first = 0, 0, 0, ""
     traced: set[int] = set()
@@ -146,7 +146,7 @@ def compare(made: list[Any], calls: list[Call], wanted: list[list[Any]], referen
             found = program.run(bytes(m.read_only.data), raw, *descs, m.scratch.size, fast)
         else:
             traced.add(call.number)
-            known = sources(m.opt_database, program.stream.start)
+            known = sources(database_tables(m.opt_database), program.stream.start)
             read_only = bytes(m.read_only.data)
             found, steps = run_traced(program, read_only, raw, *descs, m.scratch.size, fast, known, keep=True)
             inner = references[call.number].tensors(call)

@@ -7,7 +7,7 @@ shapes and digests only.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,27 +91,39 @@ class Difference:
         )
 
 
-def sources(database: Any, start: int, locations: Mapping[int, str] | None = None) -> dict[int, Source]:
+def sources(
+    tables: Mapping[str, Iterable[Mapping[str, str]]], start: int, locations: Sequence[str] | None = None
+) -> dict[int, Source]:
     """The layer of each operation, out of Vela's debug database.
 
     Args:
-        database: ``opt_database`` of regor's raw model, compiled with ``enable_db=true``.
+        tables: Rows of the tables ``perf``, ``queue`` and ``source``, each row by column name; `database_tables` makes
+            them of regor's own object.
         start: `Stream.start` of the payload; the database counts from there.
-        locations: Location of each TOSA operator by its index in the flatbuffer (Vela's ``ext_key``).
+        locations: Location of each operator of the TOSA flatbuffer, constants counted (Vela's ``ext_key``).
 
     Returns:
         By the byte offset of the command in the payload.
     """
-
-    def rows(name: str) -> list[dict[str, str]]:
-        table = database.tables[name]
-        return [dict(zip(table.header, row)) for row in table.data]
-
-    place = {r["id"]: (locations or {}).get(int(r["ext_key"]), "") for r in rows("source")}
+    known = locations or ()
+    place: dict[str, str] = {}
+    for r in tables["source"]:
+        index = int(r["ext_key"]) if r["ext_key"].isdigit() else -1
+        place[r["id"]] = known[index] if 0 <= index < len(known) else ""
     layers = {
-        r["id"]: Source(r["name"], place.get(r["source_id"], ""), int(r["npu_cycles"] or 0)) for r in rows("perf")
+        r["id"]: Source(r["name"], place.get(r["source_id"], ""), int(r["npu_cycles"] or 0)) for r in tables["perf"]
     }
-    return {start + int(r["offset"]): layers[r["scheduled_id"]] for r in rows("queue") if r["scheduled_id"] in layers}
+    rows = tables["queue"]
+    return {start + int(r["offset"]): layers[r["scheduled_id"]] for r in rows if r["scheduled_id"] in layers}
+
+
+def database_tables(database: Any) -> dict[str, list[dict[str, str]]]:
+    """The tables that `sources` wants, out of ``opt_database`` of regor's raw model (``enable_db=true``)."""
+    found = {}
+    for name in ("perf", "queue", "source"):
+        table = database.tables[name]
+        found[name] = [dict(zip(table.header, row)) for row in table.data]
+    return found
 
 
 def run_traced(
