@@ -76,10 +76,11 @@ def disagreement(tosa: bytes, compiled: Compiled, inputs: Sequence[Array], model
         bad = np.argwhere(want != got)
         if len(bad):
             at = tuple(int(v) for v in bad[0])
-            return f"output {k}: {len(bad)} of {want.size} elements differ, the first at {at}: TOSA {want[at]}, NPU {got[at]}"
+            values = f"TOSA {want[at]}, NPU {got[at]}"
+            return f"output {k}: {len(bad)} of {want.size} elements differ, the first at {at}: {values}"
     return ""
 
 
 def overlaps(compiled: Compiled) -> list[str]:
-    """The hazards of a stream as text; see `fvp.ethosu.hazard`. They are Vela's, and only silicon can say if they bite."""
+    """The hazards of a stream as text; see `fvp.ethosu.hazard`. Only silicon can say whether they bite."""
     return [str(h) for h in hazards(load(compiled.command_stream))]
