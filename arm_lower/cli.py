@@ -90,7 +90,13 @@ def _add_compile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p = commands.add_parser("run", help="run a .pte", description=_run.__doc__)
     p.add_argument("model", type=Path, metavar="MODEL.pte")
-    p.add_argument("--platform", choices=("ref",), required=True, help="ref: TOSA reference model, CPU part in torch")
+    p.add_argument(
+        "--platform",
+        choices=("ref", "npu"),
+        required=True,
+        help="what runs the delegates: ref, their TOSA on the reference model; npu, their command streams on the NPU "
+        "model, from the file alone. The CPU part runs in torch",
+    )
     p.add_argument("--inputs", type=Path, required=True, metavar="IN.npz", help="arrays in argument order")
     p.add_argument("--out", type=Path, required=True, metavar="OUT.npz")
     p.add_argument("--record", type=Path, metavar="DIR", help="record folder, MODEL.record by default")
@@ -107,6 +113,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p = commands.add_parser("inspect", help="print what a .pte holds", description=_inspect.__doc__)
     p.add_argument("file", type=Path, metavar="FILE.pte")
+    p.add_argument("--npu", action="store_true", help="list the command stream of each Ethos-U delegate")
     p.set_defaults(run=_inspect)
 
 
@@ -164,14 +171,17 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Runs a .pte on the host: its delegates on the TOSA reference model, its CPU operators in torch."""
+    """Runs a .pte on the host: its delegates on the TOSA reference model or the NPU model, its CPU operators in torch."""
     from arm_lower.files import check_writable, read_arrays, write_arrays
 
     check_writable(options.out)
     inputs = read_arrays(options.inputs)
     from tosa_ref.host import run_pte
 
-    write_arrays(options.out, run_pte(options.model, inputs, options.record))
+    runner = None
+    if options.platform == "npu":
+        from fvp.ethosu.delegate import run_delegate as runner
+    write_arrays(options.out, run_pte(options.model, inputs, options.record, runner))
     return 0
 
 
@@ -192,7 +202,17 @@ def _inspect(options: argparse.Namespace) -> int:
     from arm_lower.files import read_file
     from arm_lower.pte.text import describe_file
 
-    print(describe_file(read_file(options.file)), end="")
+    data = read_file(options.file)
+    if not options.npu:
+        print(describe_file(data), end="")
+        return 0
+    from arm_lower.pte.ethosu_blob import BACKEND_ID
+    from arm_lower.pte.read import read
+    from fvp.ethosu.delegate import describe
+
+    for method in read(data).methods:
+        for i, delegate in enumerate(d for d in method.delegates if d.id == BACKEND_ID):
+            print(f"method {method.name}, delegate {i}\n{describe(delegate.data)}")
     return 0
 
 

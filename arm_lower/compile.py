@@ -100,7 +100,8 @@ class Verification:
             for d in self.delegates
         ]
         lines += [
-            f"{c.name}: at most {c.max_difference:g}" + (f" ({c.max_difference / c.step:.1f} LSB)" if c.step else "")
+            f"{c.name}: at most {c.max_difference:g}"
+            + (f" ({c.max_difference / c.step:.1f} LSB)" if c.step else "")
             + f" from the quantized model, SQNR {c.sqnr_db:.1f} dB"
             for c in self.outputs
         ]
@@ -121,9 +122,14 @@ class _Both:
         reference = self.record(call, blob, inputs)
         executed = run_delegate(call, blob, inputs)
         for want, found in zip(reference, executed, strict=True):
-            a, b = np.frombuffer(want.tobytes(), np.uint8), np.frombuffer(np.ascontiguousarray(found).tobytes(), np.uint8)
+            a, b = (
+                np.frombuffer(want.tobytes(), np.uint8),
+                np.frombuffer(np.ascontiguousarray(found).tobytes(), np.uint8),
+            )
             self.compared[call] = self.compared.get(call, 0) + want.size
-            self.different[call] = self.different.get(call, 0) + (want.size if a.size != b.size else int((a != b).sum()))
+            self.different[call] = self.different.get(call, 0) + (
+                want.size if a.size != b.size else int((a != b).sum())
+            )
         return executed
 
     def checks(self) -> tuple[DelegateCheck, ...]:
@@ -271,12 +277,21 @@ def compile(
     Raises:
         ArmLowerError: What is wrong with the target, the model or the data, and what to try.
     """
-    spec = EthosUCompileSpec(target, system_config=system_config, memory_mode=memory_mode, sram_limit=sram_limit, effort=effort,
-                             config_ini=config_ini)
+    spec = EthosUCompileSpec(
+        target,
+        system_config=system_config,
+        memory_mode=memory_mode,
+        sram_limit=sram_limit,
+        effort=effort,
+        config_ini=config_ini,
+    )
     _check_choice("io_layout", io_layout, ("contiguous", "channels_last"))
     _check_choice("io_dtype", io_dtype, ("float", "int8"))
     if not isinstance(model, (nn.Module, ExportedProgram)):
-        raise ArmLowerError(f"the model is a {type(model).__name__}", "give a torch.nn.Module, an ExportedProgram or a quantized GraphModule")
+        raise ArmLowerError(
+            f"the model is a {type(model).__name__}",
+            "give a torch.nn.Module, an ExportedProgram or a quantized GraphModule",
+        )
     samples = None if calibration is None else [_arguments(s) for s in calibration]
     examples = _examples(model, samples, example_inputs, io_layout)
     seconds: dict[str, float] = {}
@@ -314,7 +329,9 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
 
 
-def _examples(model: Model, samples: list[tuple[Any, ...]] | None, given: Sequence[Any] | None, io_layout: str) -> tuple[Any, ...]:
+def _examples(
+    model: Model, samples: list[tuple[Any, ...]] | None, given: Sequence[Any] | None, io_layout: str
+) -> tuple[Any, ...]:
     if given is not None:
         examples = tuple(given)
     elif samples:
@@ -322,7 +339,10 @@ def _examples(model: Model, samples: list[tuple[Any, ...]] | None, given: Sequen
     elif isinstance(model, ExportedProgram) and model.example_inputs is not None:
         examples = tuple(model.example_inputs[0])
     else:
-        raise ArmLowerError("no calibration data and no example inputs", "give calibration, or example_inputs=(...) to compile without it")
+        raise ArmLowerError(
+            "no calibration data and no example inputs",
+            "give calibration, or example_inputs=(...) to compile without it",
+        )
     if io_layout == "channels_last":
         return tuple(_channels_last(x) for x in examples)
     return examples
@@ -343,25 +363,42 @@ def _exported(model: Model, examples: tuple[Any, ...], seconds: dict[str, float]
         try:
             return torch.export.export(model, examples)
         except Exception as error:
-            raise ArmLowerError(f"torch.export cannot export {type(model).__name__}: {_first_line(error)}",
-                                "see the torch.export documentation for what a model may do") from error
+            raise ArmLowerError(
+                f"torch.export cannot export {type(model).__name__}: {_first_line(error)}",
+                "see the torch.export documentation for what a model may do",
+            ) from error
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0] or type(error).__name__
 
 
-def _quantized(source: ExportedProgram | fx.GraphModule, examples: tuple[Any, ...], samples: list[tuple[Any, ...]],
-               quantization: EthosUQuantizer | QuantizationConfig | None, seconds: dict[str, float], progress: Progress | None) -> fx.GraphModule:
+def _quantized(
+    source: ExportedProgram | fx.GraphModule,
+    examples: tuple[Any, ...],
+    samples: list[tuple[Any, ...]],
+    quantization: EthosUQuantizer | QuantizationConfig | None,
+    seconds: dict[str, float],
+    progress: Progress | None,
+) -> fx.GraphModule:
     from quant import EthosUQuantizer, quantize
 
     quantizer = quantization if isinstance(quantization, EthosUQuantizer) else EthosUQuantizer()
     if quantization is not None and quantizer is not quantization:
         quantizer.set_global(quantization)  # type: ignore[arg-type]
     if isinstance(source, fx.GraphModule):
-        raise ArmLowerError("calibration was given for a graph module", "give the original module, or calibration=None for one that is quantized")
+        raise ArmLowerError(
+            "calibration was given for a graph module",
+            "give the original module, or calibration=None for one that is quantized",
+        )
     with _stage("quantize", seconds):
-        return quantize(source, examples, samples, quantizer, progress=None if progress is None else lambda i, n: progress("calibration", i, n))
+        return quantize(
+            source,
+            examples,
+            samples,
+            quantizer,
+            progress=None if progress is None else lambda i, n: progress("calibration", i, n),
+        )
 
 
 @contextmanager

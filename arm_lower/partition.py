@@ -71,6 +71,7 @@ class EthosUPartitioner:
     def lower(self, program: EdgeProgram) -> EdgeProgram:
         """The program with delegates; every operator left on the CPU is listed in ``cpu_ops`` with its reason."""
         recognize(program.graph)
+        program.graph.eliminate_dead_code()
         own_dequantize(program.graph)
         order = {n: i for i, n in enumerate(program.graph.nodes)}
         reasons: dict[fx.Node, Reason] = {}
@@ -79,7 +80,10 @@ class EthosUPartitioner:
             partitions = partition(program.graph, supported, reasons)
             if partitions is None:
                 continue
-            failed = [lower_partition(p, f"{program.name}_{i}", self.spec.family, program, reasons) for i, p in enumerate(partitions)]
+            failed = [
+                lower_partition(p, f"{program.name}_{i}", self.spec.family, program, reasons)
+                for i, p in enumerate(partitions)
+            ]
             if any(failed):
                 continue
             delegates = [compile_partition(p, self.spec, reasons) for p in partitions]
@@ -100,7 +104,12 @@ class EthosUPartitioner:
 
 
 def is_compute(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.target is not operator.getitem and not is_quantize(node) and not is_dequantize(node)
+    return (
+        node.op == "call_function"
+        and node.target is not operator.getitem
+        and not is_quantize(node)
+        and not is_dequantize(node)
+    )
 
 
 def cpu_op(node: fx.Node, reason: Reason | None) -> CpuOp:
@@ -142,15 +151,23 @@ def capability(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]
             if reader is not None or not node.users:
                 supported.discard(node)
                 blame = reasons.get(reader) if reader is not None else None
-                reasons[node] = Reason(f"its result is needed as float by {reader.name} on the CPU: {blame.message}" if reader is not None and blame
-                                       else "its result is a float that no quantize node follows",
-                                       blame.hint if blame else "annotate its output in the quantizer")
+                reasons[node] = Reason(
+                    f"its result is needed as float by {reader.name} on the CPU: {blame.message}"
+                    if reader is not None and blame
+                    else "its result is a float that no quantize node follows",
+                    blame.hint if blame else "annotate its output in the quantizer",
+                )
         if len(reasons) == before:
             return supported
 
 
+def fixed_constants(program: EdgeProgram) -> dict[str, torch.Tensor]:
+    """The constants without the buffers that the program changes: those are inputs of whatever reads them."""
+    return {name: tensor for name, tensor in program.constants.items() if name not in program.mutated}
+
+
 def _walk_all(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]) -> set[fx.Node]:
-    walk = Walk(program.name, family, program.constants)
+    walk = Walk(program.name, family, fixed_constants(program))
     supported: set[fx.Node] = set()
     for node in program.graph.nodes:
         if node.op != "call_function" or node in reasons:
@@ -158,7 +175,9 @@ def _walk_all(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason])
         try:
             walk.lower(node)
         except Unsupported as error:
-            blamed = set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
+            blamed = (
+                set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
+            )
             for culprit in blamed or {node}:
                 if not (is_dequantize(culprit) or is_quantize(culprit)):
                     reasons.setdefault(culprit, Reason(error.message, error.hint))
@@ -221,12 +240,14 @@ def make_partition(order: Sequence[fx.Node], group: set[fx.Node]) -> Partition:
 
 def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, reasons: dict[fx.Node, Reason]) -> bool:
     """Builds the TOSA graph of a partition. True if a node failed here, or the partition does nothing: then it is in ``reasons``."""
-    walk = Walk(name, family, program.constants)
+    walk = Walk(name, family, fixed_constants(program))
     for node in p.nodes:
         try:
             walk.lower(node)
         except Unsupported as error:
-            blamed = set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
+            blamed = (
+                set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
+            )
             for culprit in blamed or {node}:
                 reasons.setdefault(culprit, Reason(error.message, error.hint))
             return True
@@ -235,7 +256,7 @@ def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, 
         value = walk.value(node)
         if not isinstance(value, Value):
             raise Unsupported(f"{node.name} is not an integer tensor")
-        b.location, b.stem = f"{module_path(node)}:output layout", f"{node.name}.out"
+        b.location, b.stem = f"{module_path(node)}:output layout".lstrip(":"), f"{node.name}.out"
         b.graph.outputs.append(output_tensor(walk, value, node))
     graph = optimize(b.graph)
     verify(graph)
@@ -244,7 +265,9 @@ def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, 
             if not is_dequantize(node):
                 reasons.setdefault(node, Reason("only moves data, with nothing to compute beside it on the NPU"))
         return True
-    p.graph, p.inputs = graph, [n for n, t in zip(walk.inputs, b.graph.inputs, strict=True) if t in graph.inputs]
+    read = {t for op in graph.ops for t in op.inputs}
+    p.graph, p.inputs = graph, [n for n, t in zip(walk.inputs, graph.inputs, strict=True) if t in read]
+    graph.inputs = [t for t in graph.inputs if t in read]  # Vela drops what nothing reads
     return False
 
 
@@ -269,7 +292,7 @@ def compile_partition(p: Partition, spec: EthosUCompileSpec, reasons: dict[fx.No
         culprit = refused_node(p, spec)
         _log.warning("Vela refuses %s: %s", culprit.name, error.message)
         for node in _unit(culprit, p):
-            reasons.setdefault(node, Reason(f"Vela: {error.message}"))
+            reasons.setdefault(node, Reason(error.message, error.hint))
         return None
     blob = ethosu_blob.pack(result.command_stream, result.read_only, result.scratch_size, result.inputs, result.outputs)
     return Delegate(BACKEND, blob, spec.compile_specs(), graph, data, result)
@@ -285,16 +308,19 @@ def refused_node(p: Partition, spec: EthosUCompileSpec) -> fx.Node:
             low = middle
         else:
             high = middle
-    stem = graph.ops[high - 1].output.name
-    owners = [n for n in p.nodes if not is_dequantize(n) and stem.split(".")[0] == n.name]
-    return owners[0] if owners else next(n for n in p.nodes if not is_dequantize(n))
+    stem = graph.ops[high - 1].output.name.split(".")[0]
+    # a requantization bears the name of the dequantize node that is read: its quantize node is the one to move
+    named = [u for n in p.nodes if n.name == stem for u in (n.users if is_dequantize(n) else (n,))]
+    return next(n for n in [*named, *p.nodes] if n in p.nodes and not is_dequantize(n))
 
 
 def prefix(graph: Graph, count: int) -> Graph:
     """The first ``count`` operators, with every result that nobody reads as an output."""
     ops = graph.ops[:count]
     read = {t for op in ops for t in op.inputs}
-    return Graph(graph.name, [t for t in graph.inputs if t in read], [t for op in ops for t in op.outputs if t not in read], ops)
+    return Graph(
+        graph.name, [t for t in graph.inputs if t in read], [t for op in ops for t in op.outputs if t not in read], ops
+    )
 
 
 def _compiles(graph: Graph, spec: EthosUCompileSpec) -> bool:
@@ -306,7 +332,7 @@ def _compiles(graph: Graph, spec: EthosUCompileSpec) -> bool:
 
 
 def _unit(node: fx.Node, p: Partition) -> set[fx.Node]:
-    """The node and those joined to it by float results, up to the next quantize nodes."""
+    """The node and those joined to it by float results, up to the next quantize nodes, which stay; one that stands alone goes."""
     unit, todo = set(), [node]
     members = {n for n in p.nodes if not is_dequantize(n)}
     while todo:
@@ -316,7 +342,7 @@ def _unit(node: fx.Node, p: Partition) -> set[fx.Node]:
         unit.add(n)
         todo += [s for s in n.all_input_nodes if is_float(s)]
         todo += [] if is_quantize(n) or not is_float(n) else list(n.users)
-    return {n for n in unit if not is_quantize(n)}
+    return {n for n in unit if not is_quantize(n)} or {node}
 
 
 def insert_call(graph: fx.Graph, key: str, p: Partition, moved: dict[fx.Node, fx.Node]) -> None:

@@ -21,14 +21,25 @@ from tosa_ref.run import run
 TARGETS = ("ethos-u55-128", "ethos-u85-256")
 
 
-def samples(*shapes: Sequence[int], seed: int = 0, count: int = 4, scale: float = 1.0) -> list[tuple[torch.Tensor, ...]]:
+def samples(
+    *shapes: Sequence[int], seed: int = 0, count: int = 4, scale: float = 1.0
+) -> list[tuple[torch.Tensor, ...]]:
     """Random argument tuples, smooth enough for the quantizer not to take them for noise."""
     g = torch.Generator().manual_seed(seed)
-    return [tuple(scale * torch.cumsum(torch.randn(tuple(s), generator=g), -1) / max(s[-1], 1) ** 0.5 if len(s) else
-                  torch.randn((), generator=g) for s in shapes) for _ in range(count)]
+    return [
+        tuple(
+            scale * torch.cumsum(torch.randn(tuple(s), generator=g), -1) / max(s[-1], 1) ** 0.5
+            if len(s)
+            else torch.randn((), generator=g)
+            for s in shapes
+        )
+        for _ in range(count)
+    ]
 
 
-def quantized(module: nn.Module, calibration: Sequence[tuple[Any, ...]], quantizer: EthosUQuantizer | None = None) -> fx.GraphModule:
+def quantized(
+    module: nn.Module, calibration: Sequence[tuple[Any, ...]], quantizer: EthosUQuantizer | None = None
+) -> fx.GraphModule:
     return quantize(module.eval(), calibration[0], calibration, quantizer or EthosUQuantizer())
 
 
@@ -48,19 +59,27 @@ class Execute(fx.Interpreter):
         if target is not call_delegate:
             return super().call_function(target, args, kwargs)
         delegate = self.program.delegates[args[0]]
-        inputs = [np.array(t.numpy(), order="C").reshape(i.shape) for t, i in zip(args[1:], delegate.tosa.inputs, strict=True)]
+        inputs = [
+            np.array(t.numpy(), order="C").reshape(i.shape) for t, i in zip(args[1:], delegate.tosa.inputs, strict=True)
+        ]
         outputs = run(delegate.tosa, inputs)
         for want, found in zip(outputs, run_delegate(0, delegate.processed, inputs), strict=True):
-            assert want.tobytes() == found.tobytes(), f"NPU model differs from the reference model in delegate {args[0]}"
+            assert want.tobytes() == found.tobytes(), (
+                f"NPU model differs from the reference model in delegate {args[0]}"
+            )
         return tuple(torch.from_numpy(np.array(o, order="C")) for o in outputs)
 
 
 def execute(program: EdgeProgram, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """User outputs of a program for contiguous inputs."""
     given = iter(inputs)
-    args = [program.constants[n.name] if n.name in program.constants else next(given) for n in program.graph.nodes if n.op == "placeholder"]
+    args = [
+        program.constants[n.name] if n.name in program.constants else next(given)
+        for n in program.graph.nodes
+        if n.op == "placeholder"
+    ]
     with torch.no_grad():
-        return list(Execute(program).run(*args))[len(program.mutated):]
+        return list(Execute(program).run(*args))[len(program.mutated) :]
 
 
 def output_steps(graph_module: fx.GraphModule) -> list[float]:
@@ -72,12 +91,21 @@ def output_steps(graph_module: fx.GraphModule) -> list[float]:
 def compute_nodes(program: EdgeProgram) -> list[str]:
     """Operators left on the CPU, quantize and dequantize apart."""
     skip = ("quantize", "getitem", "call_delegate")
-    return [str(n.target) for n in program.graph.nodes if n.op == "call_function" and n.target is not operator.getitem
-            and not any(s in str(n.target) for s in skip)]
+    return [
+        str(n.target)
+        for n in program.graph.nodes
+        if n.op == "call_function" and n.target is not operator.getitem and not any(s in str(n.target) for s in skip)
+    ]
 
 
-def check(module: nn.Module, calibration: Sequence[tuple[Any, ...]], target: str, lsb: float = 1.0, delegates: int = 1,
-          quantizer: EthosUQuantizer | None = None) -> EdgeProgram:
+def check(
+    module: nn.Module,
+    calibration: Sequence[tuple[Any, ...]],
+    target: str,
+    lsb: float = 1.0,
+    delegates: int = 1,
+    quantizer: EthosUQuantizer | None = None,
+) -> EdgeProgram:
     """The module as one delegate, within ``lsb`` output steps of the quantized model in torch."""
     q = quantized(module, calibration, quantizer)
     program = lowered(q, calibration[0], target)

@@ -297,6 +297,11 @@ def _shapes() -> dict[str, Case]:
         "index": (lambda x, i: x[:, i], x, index),
         "index_two": (lambda x, i: x[:, i, i], x, index),
         "gather": (lambda x, i: torch.gather(x, 1, i), _x(2, 3), torch.tensor([[0, 2], [1, 1]])),
+        "gather_int32": (
+            lambda x, i: torch.gather(x, 1, i),
+            _x(2, 3),
+            torch.tensor([[0, 2], [1, 1]], dtype=torch.int32),
+        ),
         "scatter": (lambda x, i: x.scatter(1, i, 5.0), _x(2, 3), torch.tensor([[0], [2]])),
         "scatter_src": (lambda x, i, s: x.scatter(1, i, s), _x(2, 3), torch.tensor([[0], [2]]), _x(2, 1, seed=1)),
         "scatter_add": (lambda x, i, s: x.scatter_add(1, i, s), _x(2, 3), torch.tensor([[0], [2]]), _x(2, 1, seed=1)),

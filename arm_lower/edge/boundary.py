@@ -74,13 +74,19 @@ def use_int8(program: EdgeProgram) -> None:
 
 def describe_boundary(program: EdgeProgram) -> dict[str, list[BoundaryTensor]]:
     """``inputs`` and ``outputs`` of a method, with the quantization that lies behind each."""
-    inputs = [_tensor(n, _input_quantization(n)) for n in program.user_inputs() if isinstance(n.meta["val"], torch.Tensor)]
+    inputs = [
+        _tensor(n, _input_quantization(n)) for n in program.user_inputs() if isinstance(n.meta["val"], torch.Tensor)
+    ]
     outputs = [_tensor(n, _output_quantization(n)) for n in _user_outputs(program)]
     return {"inputs": inputs, "outputs": outputs}
 
 
 def _user_outputs(program: EdgeProgram) -> list[fx.Node]:
-    return [n for n in program.outputs()[len(program.mutated):] if isinstance(n, fx.Node) and isinstance(n.meta.get("val"), torch.Tensor)]
+    return [
+        n
+        for n in program.outputs()[len(program.mutated) :]
+        if isinstance(n, fx.Node) and isinstance(n.meta.get("val"), torch.Tensor)
+    ]
 
 
 def _behind(node: fx.Node) -> fx.Node | None:
@@ -106,11 +112,18 @@ def _output_quantization(node: fx.Node) -> tuple[Any, ...] | None:
 def _tensor(node: fx.Node, quantization: tuple[Any, ...] | None) -> BoundaryTensor:
     value = val(node)
     scale, zero_point = quantization or (None, None)
-    return BoundaryTensor(node.name, tuple(value.shape), str(value.dtype).removeprefix("torch."),
-                          "channels_last" if is_channels_last(value) else "contiguous",
-                          None if scale is None else float(scale), None if zero_point is None else int(zero_point))
+    return BoundaryTensor(
+        node.name,
+        tuple(value.shape),
+        str(value.dtype).removeprefix("torch."),
+        "channels_last" if is_channels_last(value) else "contiguous",
+        None if scale is None else float(scale),
+        None if zero_point is None else int(zero_point),
+    )
 
 
 def _set_channels_last(node: fx.Node) -> None:
     value = val(node)
-    node.meta["val"] = fake(getattr(value, "fake_mode", None) or FakeTensorMode(), value.shape, value.dtype, channels_last=True)
+    node.meta["val"] = fake(
+        getattr(value, "fake_mode", None) or FakeTensorMode(), value.shape, value.dtype, channels_last=True
+    )

@@ -306,6 +306,8 @@ class _Importer:
             out_spec: Pytree of the outputs.
         """
         order = [*self.inputs, *self.constants]
+        if functionalize.needed(self.graph):
+            self._fill_values()  # PT2E's nodes come without, and an operator's dtype decides its functional form
         updates = functionalize.run(self.graph, set(self.inputs), self.mode)
         if updates is None:
             return None

@@ -44,7 +44,9 @@ def match_local_response_norm(div: fx.Node) -> tuple[fx.Node, int, float, float,
         return None
     x, power = div.args
     base, beta = power.args  # type: ignore[union-attr]
-    if not (_is(base, aten.add.Tensor) and _number(base.args[1]) and not base.kwargs and _is(base.args[0], aten.mul.Tensor)):
+    if not (
+        _is(base, aten.add.Tensor) and _number(base.args[1]) and not base.kwargs and _is(base.args[0], aten.mul.Tensor)
+    ):
         return None
     k, (pooled, alpha) = base.args[1], base.args[0].args
     pool = _through(pooled, aten.view.default, aten.reshape.default, aten.squeeze.dim)
@@ -68,8 +70,12 @@ def match_local_response_norm(div: fx.Node) -> tuple[fx.Node, int, float, float,
 def _same_source(a: Any, x: Any) -> bool:
     if a is x:
         return True
-    return all(isinstance(n, fx.Node) and n.op == "call_function" for n in (a, x)) and "dequantize" in str(a.target) \
-        and a.target is x.target and a.args == x.args
+    return (
+        all(isinstance(n, fx.Node) and n.op == "call_function" for n in (a, x))
+        and "dequantize" in str(a.target)
+        and a.target is x.target
+        and a.args == x.args
+    )
 
 
 def recognize(graph: fx.Graph) -> bool:
@@ -87,5 +93,3 @@ def recognize(graph: fx.Graph) -> bool:
     if changed:
         graph.eliminate_dead_code()
     return changed
-
-

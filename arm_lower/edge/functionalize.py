@@ -27,7 +27,7 @@ def run(graph: fx.Graph, inputs: set[fx.Node], mode: FakeTensorMode) -> dict[fx.
     """Make ``graph`` functional in place.
 
     Args:
-        graph: ATen graph; nodes that came from export have ``meta["val"]``.
+        graph: ATen graph; every node has ``meta["val"]`` if it is `needed`.
         inputs: Placeholders of the caller's tensors. A change of one of them is seen by later readers in
             the graph but not written back to the caller.
         mode: For dtype questions.
@@ -40,7 +40,7 @@ def run(graph: fx.Graph, inputs: set[fx.Node], mode: FakeTensorMode) -> dict[fx.
         ArmLowerError: An in-place operator that has no functional form.
     """
     nodes = list(graph.nodes)
-    if not any(_writes(n) for n in nodes):
+    if not needed(graph):
         return {}
     position = {n: i for i, n in enumerate(nodes)}
     last_use = {n: max((position[u] for u in n.users), default=-1) for n in nodes}
@@ -58,6 +58,11 @@ def run(graph: fx.Graph, inputs: set[fx.Node], mode: FakeTensorMode) -> dict[fx.
         if written is not None:
             current[state.whole(written)] = _functional(graph, node, mode)
     return {n: v for n, v in current.items() if n.op == "placeholder"}
+
+
+def needed(graph: fx.Graph) -> bool:
+    """Whether there is an in-place operator."""
+    return any(_writes(n) for n in graph.nodes)
 
 
 class _Aliases:

@@ -685,6 +685,26 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
     return y.reshape(x.shape)
 
 
+@rule(_aten.gather.default)
+def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    return NotImplemented if index.dtype == torch.int64 else _aten.gather.default(x, dim, _cast(index, torch.int64))
+
+
+@rule(_aten.scatter.src)
+def scatter_src(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return NotImplemented if index.dtype == torch.int64 else x.scatter(dim, _cast(index, torch.int64), src)
+
+
+@rule(_aten.scatter.value)
+def scatter_value(x: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
+    return NotImplemented if index.dtype == torch.int64 else x.scatter(dim, _cast(index, torch.int64), value)
+
+
+@rule(_aten.scatter_add.default)
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return NotImplemented if index.dtype == torch.int64 else x.scatter_add(dim, _cast(index, torch.int64), src)
+
+
 @rule(_aten.one_hot.default)
 def one_hot(x: Tensor, classes: int = -1) -> Tensor:
     if classes < 0:

@@ -1,17 +1,26 @@
-"""What the portable kernels refuse although the operator allows it, as seen with the ExecuTorch 1.5.1 runtime."""
+"""What the portable kernels refuse although the operator allows it, as seen with the ExecuTorch 1.5.1 runtime.
+
+Dtypes are data (``dtypes.yaml``, made by tests/edge/derive_constraints.py); shapes and values are functions here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import torch
 import torch.ao.quantization.fx._decomposed  # defines torch.ops.quantized_decomposed
+import yaml
 from torch._ops import OpOverload
 
 from arm_lower.kernels.registry import kernel_for
 
 _aten = torch.ops.aten
+
+
+DTYPES = "dtypes.yaml"
 
 
 def usable(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -24,7 +33,30 @@ def unusable(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
     if kernel_for(target) is None:
         return "the portable library has no kernel for it"
     limit = _LIMITS.get(target)
-    return limit(*args, **kwargs) if limit is not None else None
+    reason = limit(*args, **kwargs) if limit is not None else None
+    return reason or _refused_dtype(target, args, kwargs)
+
+
+def _refused_dtype(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    rules = _dtypes().get(str(target))
+    if rules is None:
+        return None
+    for i, argument in enumerate(target._schema.arguments):
+        value = args[i] if i < len(args) else kwargs.get(argument.name)
+        handled = rules.get(argument.name)
+        if handled is not None and isinstance(value, torch.Tensor) and value.dtype not in handled:
+            names = ", ".join(str(d).removeprefix("torch.") for d in sorted(handled, key=str))
+            return f"its kernel takes {argument.name} as {names}, not {str(value.dtype).removeprefix('torch.')}"
+    return None
+
+
+@cache
+def _dtypes() -> dict[str, dict[str, frozenset[torch.dtype]]]:
+    document = yaml.safe_load((files("arm_lower.kernels") / DTYPES).read_text(encoding="utf-8"))
+    return {
+        name: {argument: frozenset(getattr(torch, d) for d in dtypes) for argument, dtypes in arguments.items()}
+        for name, arguments in document["operators"].items()
+    }
 
 
 def _ranks(*allowed: int) -> Callable[..., str | None]:

@@ -11,7 +11,20 @@ import numpy.typing as npt
 from arm_lower.errors import Unsupported
 from arm_lower.ops.registry import lowers
 from arm_lower.ops.value import (
-    Constant, Floats, Lowered, QParams, Real, Value, accumulator, contiguous, from_nhwc, integer_bounds, logical, nhwc, quant, quantized,
+    Constant,
+    Floats,
+    Lowered,
+    QParams,
+    Real,
+    Value,
+    accumulator,
+    contiguous,
+    from_nhwc,
+    integer_bounds,
+    logical,
+    nhwc,
+    quant,
+    quantized,
     view,
 )
 from arm_lower.tosa.builder import Builder
@@ -40,7 +53,10 @@ class Accumulators:
 
         def emit(q: QParams, low: float, high: float) -> Value:
             bounds = integer_bounds(q, low, high)
-            done = [b.clamp(b.rescale(acc, scale[channels] / q.scalar, q.dtype, output_zp=q.zero_point), *bounds) for acc, channels in self.parts]
+            done = [
+                b.clamp(b.rescale(acc, scale[channels] / q.scalar, q.dtype, output_zp=q.zero_point), *bounds)
+                for acc, channels in self.parts
+            ]
             return from_nhwc(self.join(done), len(shape), q)
 
         return Real(tuple(shape), emit)
@@ -67,7 +83,9 @@ def padding_pair(values: int | Sequence[int], rank: int) -> tuple[int, int]:
 def weight_of(w: Lowered) -> tuple[Ints, Floats]:
     """Integers of a constant weight and its scale for each output channel (axis 0), or one scale."""
     if not isinstance(w, Value) or w.q is None or not w.is_const:
-        raise Unsupported("the weight is not a quantized constant", "quantize the module, or keep its weight a parameter")
+        raise Unsupported(
+            "the weight is not a quantized constant", "quantize the module, or keep its weight a parameter"
+        )
     if w.q.axis not in (None, 0):
         raise Unsupported(f"weight quantized along axis {w.q.axis}; axis 0 is allowed")
     return w.numpy().astype(np.int64) - w.q.zero_point, np.atleast_1d(np.asarray(w.q.scale, np.float64))
@@ -77,8 +95,12 @@ def bias_of(bias: Lowered | None, channels: int, scale: Floats) -> Ints:
     """Integers of a bias on the accumulator's own scale."""
     if bias is None:
         return np.zeros(channels, np.int64)
-    if isinstance(bias, Value) and bias.is_const and bias.q is not None and np.array_equal(
-            np.broadcast_to(bias.q.scale, channels), np.broadcast_to(scale, channels)):
+    if (
+        isinstance(bias, Value)
+        and bias.is_const
+        and bias.q is not None
+        and np.array_equal(np.broadcast_to(bias.q.scale, channels), np.broadcast_to(scale, channels))
+    ):
         return bias.numpy().astype(np.int64)
     if not isinstance(bias, Constant) and not (isinstance(bias, Value) and bias.is_const):
         raise Unsupported("the bias is not constant")
@@ -86,8 +108,17 @@ def bias_of(bias: Lowered | None, channels: int, scale: Floats) -> Ints:
     return np.clip(np.rint(real / scale), -(2**31), 2**31 - 1).astype(np.int64)
 
 
-def convolve(b: Builder, x: Value, w: Ints, w_scale: Floats, bias: Lowered | None, stride: tuple[int, int],
-             padding: tuple[int, int, int, int], dilation: tuple[int, int], groups: int) -> Real:
+def convolve(
+    b: Builder,
+    x: Value,
+    w: Ints,
+    w_scale: Floats,
+    bias: Lowered | None,
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> Real:
     """A 2-D convolution of a feature map; ``w`` is [O, I / groups, KH, KW], padding top, bottom, left, right."""
     q = quant(x)
     channels = w.shape[0]
@@ -95,20 +126,48 @@ def convolve(b: Builder, x: Value, w: Ints, w_scale: Floats, bias: Lowered | Non
     integers = bias_of(bias, channels, scale)
     t = nhwc(x, b)
     acc = accumulate(b, t, w, integers, stride, padding, dilation, groups, q.zero_point)
-    out = [(t.shape[i + 1] + padding[2 * i] + padding[2 * i + 1] - dilation[i] * (w.shape[i + 2] - 1) - 1) // stride[i] + 1 for i in (0, 1)]
-    return acc.real(b, np.broadcast_to(scale, channels), (x.shape[0], channels, *out[4 - len(x.shape):]))
+    out = [
+        (t.shape[i + 1] + padding[2 * i] + padding[2 * i + 1] - dilation[i] * (w.shape[i + 2] - 1) - 1) // stride[i] + 1
+        for i in (0, 1)
+    ]
+    return acc.real(b, np.broadcast_to(scale, channels), (x.shape[0], channels, *out[4 - len(x.shape) :]))
 
 
-def accumulate(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
-               dilation: tuple[int, int], groups: int, zero_point: int) -> Accumulators:
+def accumulate(
+    b: Builder,
+    t: Tensor,
+    w: Ints,
+    bias: Ints,
+    stride: tuple[int, int],
+    pad: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+    zero_point: int,
+) -> Accumulators:
     """int32 accumulators of a convolution in the formulation that runs best on the NPU."""
     w, pad, dilation = drop_dead_taps(w, pad, stride, dilation, t.shape)
     c_in, c_out = t.shape[3], w.shape[0]
-    if w.shape[2:] == (1, 1) and not any(pad) and max(stride) > 3 and t.shape[1] % stride[0] == t.shape[2] % stride[1] == 0:
+    if (
+        w.shape[2:] == (1, 1)
+        and not any(pad)
+        and max(stride) > 3
+        and t.shape[1] % stride[0] == t.shape[2] % stride[1] == 0
+    ):
         t, stride = picked(b, t, stride), (1, 1)
     if groups == c_in and c_out == c_in and c_in > 1:
         weights = b.const(w.transpose(2, 3, 0, 1), DType.INT8, f"{b.stem}.weight")
-        return single(b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point, depthwise=True))
+        return single(
+            b.conv2d(
+                t,
+                weights,
+                bias_const(b, bias),
+                pad=pad,
+                stride=stride,
+                dilation=dilation,
+                input_zp=zero_point,
+                depthwise=True,
+            )
+        )
     if groups > 1:
         return grouped(b, t, w, bias, stride, pad, dilation, groups, zero_point)
     if max(stride) > 3:
@@ -117,15 +176,18 @@ def accumulate(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, in
     if fold:
         return folded_width(b, t, w, bias, stride, pad, fold, zero_point)
     weights = b.const(w.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
-    return single(b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point))
+    return single(
+        b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point)
+    )
 
 
 def bias_const(b: Builder, bias: Ints) -> Tensor:
     return b.const(bias, DType.INT32, f"{b.stem}.bias")
 
 
-def drop_dead_taps(w: Ints, pad: tuple[int, int, int, int], stride: tuple[int, int], dilation: tuple[int, int],
-                   shape: Sequence[int]) -> tuple[Ints, tuple[int, int, int, int], tuple[int, int]]:
+def drop_dead_taps(
+    w: Ints, pad: tuple[int, int, int, int], stride: tuple[int, int], dilation: tuple[int, int], shape: Sequence[int]
+) -> tuple[Ints, tuple[int, int, int, int], tuple[int, int]]:
     """Cuts kernel rows and columns that only ever read padding: dilated kernels larger than the map (recipes_conv 1a)."""
     pads, dil = list(pad), list(dilation)
     for axis in (0, 1):
@@ -150,24 +212,39 @@ def picked(b: Builder, t: Tensor, stride: tuple[int, int]) -> Tensor:
     return b.slice(folded, (0, 0, 0, 0), (n, rows, columns, channels))
 
 
-def grouped(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
-            dilation: tuple[int, int], groups: int, zero_point: int) -> Accumulators:
+def grouped(
+    b: Builder,
+    t: Tensor,
+    w: Ints,
+    bias: Ints,
+    stride: tuple[int, int],
+    pad: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+    zero_point: int,
+) -> Accumulators:
     """Groups as one convolution each; narrow groups are merged block-diagonally until a convolution has 8 channels.
 
     A depthwise convolution with a multiplier is the extreme case (recipes_conv 8.1, 8.2).
     """
     c_in, c_out = t.shape[3], w.shape[0]
     i, o = c_in // groups, c_out // groups
-    merge = groups if w.shape[2] == w.shape[3] == 1 else next(m for m in range(1, groups + 1) if groups % m == 0 and (m * i >= 8 or m == groups))
+    merge = (
+        groups
+        if w.shape[2] == w.shape[3] == 1
+        else next(m for m in range(1, groups + 1) if groups % m == 0 and (m * i >= 8 or m == groups))
+    )
     parts = []
     for g in range(0, groups, merge):
         block = np.zeros((merge * o, merge * i, *w.shape[2:]), np.int64)
         for m in range(merge):
-            block[m * o:(m + 1) * o, m * i:(m + 1) * i] = w[(g + m) * o:(g + m + 1) * o]
+            block[m * o : (m + 1) * o, m * i : (m + 1) * i] = w[(g + m) * o : (g + m + 1) * o]
         part = b.slice(t, [0, 0, 0, g * i], [t.shape[0], t.shape[1], t.shape[2], merge * i])
         weights = b.const(block.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
         channels = np.arange(g * o, (g + merge) * o)
-        acc = b.conv2d(part, weights, bias_const(b, bias[channels]), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point)
+        acc = b.conv2d(
+            part, weights, bias_const(b, bias[channels]), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point
+        )
         parts.append((acc, channels))
     return Accumulators(parts, lambda done: b.concat(done, 3))
 
@@ -178,8 +255,9 @@ def fold_taps(phases: int, stride: int, pad: int, kernel: int) -> tuple[int, int
     return -(-pad // fold), max(0, ((phases - 1) * stride - pad + kernel - 1) // fold)
 
 
-def best_fold(shape: Sequence[int], w: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
-              dilation: tuple[int, int]) -> int:
+def best_fold(
+    shape: Sequence[int], w: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int], dilation: tuple[int, int]
+) -> int:
     """How many output columns to compute together with their inputs folded into channels; 0 for not at all.
 
     The NPU works on 8 input channels at a time, so images and audio leave most of it idle (recipes_conv 2a).
@@ -202,8 +280,16 @@ def best_fold(shape: Sequence[int], w: Ints, stride: tuple[int, int], pad: tuple
     return best
 
 
-def folded_width(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
-                 phases: int, zero_point: int) -> Accumulators:
+def folded_width(
+    b: Builder,
+    t: Tensor,
+    w: Ints,
+    bias: Ints,
+    stride: tuple[int, int],
+    pad: tuple[int, int, int, int],
+    phases: int,
+    zero_point: int,
+) -> Accumulators:
     """A convolution with ``phases * stride`` columns folded into channels (recipes_conv 2a); exact for any zero point."""
     n, height, width, channels = t.shape
     c_out, _, kh, kw = w.shape
@@ -213,17 +299,33 @@ def folded_width(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, 
     weights = np.zeros((phases, c_out, kh, (lo + hi + 1) * fold, channels), np.int64)
     for phase in range(phases):
         first = lo * fold - pad[2] + phase * stride[1]
-        weights[phase, :, :, first:first + kw] = w.transpose(0, 2, 3, 1)
+        weights[phase, :, :, first : first + kw] = w.transpose(0, 2, 3, 1)
     weights = weights.reshape(phases * c_out, kh, lo + hi + 1, fold * channels)
     x = b.reshape(t, (n, height, width // fold, fold * channels))
     right = out // phases - 1 + hi - (width // fold - 1)
-    acc = b.conv2d(x, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, np.tile(bias, phases)),
-                   pad=(pad[0], pad[1], lo, right), stride=(stride[0], 1), input_zp=zero_point)
-    return Accumulators([(acc, np.tile(np.arange(c_out), phases))], lambda done: b.reshape(done[0], (n, acc.shape[1], out, c_out)))
+    acc = b.conv2d(
+        x,
+        b.const(weights, DType.INT8, f"{b.stem}.weight"),
+        bias_const(b, np.tile(bias, phases)),
+        pad=(pad[0], pad[1], lo, right),
+        stride=(stride[0], 1),
+        input_zp=zero_point,
+    )
+    return Accumulators(
+        [(acc, np.tile(np.arange(c_out), phases))], lambda done: b.reshape(done[0], (n, acc.shape[1], out, c_out))
+    )
 
 
-def large_stride(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int],
-                 dilation: tuple[int, int], zero_point: int) -> Tensor:
+def large_stride(
+    b: Builder,
+    t: Tensor,
+    w: Ints,
+    bias: Ints,
+    stride: tuple[int, int],
+    pad: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    zero_point: int,
+) -> Tensor:
     """A stride beyond the NPU's limit of 3: stride x stride pixels become channels of a stride-1 convolution (recipes_conv 3b)."""
     w = dilated(w, dilation)
     n, _, _, channels = t.shape
@@ -244,8 +346,14 @@ def large_stride(b: Builder, t: Tensor, w: Ints, bias: Ints, stride: tuple[int, 
     t = b.reshape(t, (n, ph, sh * pw, sw * channels))
     t = b.concat([b.slice(t, (0, 0, i * pw, 0), (n, ph, pw, sw * channels)) for i in range(sh)], 3)
     o, c, kh, kw = w.shape
-    weights = w.reshape(o, c, kh // sh, sh, kw // sw, sw).transpose(0, 2, 4, 3, 5, 1).reshape(o, kh // sh, kw // sw, sh * sw * c)
-    return b.conv2d(t, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, bias), pad=(0, 0, 0, 0), input_zp=zero_point)
+    weights = (
+        w.reshape(o, c, kh // sh, sh, kw // sw, sw)
+        .transpose(0, 2, 4, 3, 5, 1)
+        .reshape(o, kh // sh, kw // sw, sh * sw * c)
+    )
+    return b.conv2d(
+        t, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, bias), pad=(0, 0, 0, 0), input_zp=zero_point
+    )
 
 
 def dilated(w: Ints, dilation: tuple[int, int]) -> Ints:
@@ -254,7 +362,7 @@ def dilated(w: Ints, dilation: tuple[int, int]) -> Ints:
         return w
     o, i, kh, kw = w.shape
     full = np.zeros((o, i, (kh - 1) * dilation[0] + 1, (kw - 1) * dilation[1] + 1), w.dtype)
-    full[:, :, ::dilation[0], ::dilation[1]] = w
+    full[:, :, :: dilation[0], :: dilation[1]] = w
     return full
 
 
@@ -267,8 +375,16 @@ def same_padding(padding: str, kernel: Sequence[int], dilation: tuple[int, int])
 
 
 @lowers("aten.conv2d.default", "aten.conv1d.default", "aten.conv2d.padding", "aten.conv1d.padding")
-def conv(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None, stride: Sequence[int], padding: Sequence[int] | str,
-         dilation: Sequence[int], groups: int) -> Real:
+def conv(
+    b: Builder,
+    x: Lowered,
+    weight: Lowered,
+    bias: Lowered | None,
+    stride: Sequence[int],
+    padding: Sequence[int] | str,
+    dilation: Sequence[int],
+    groups: int,
+) -> Real:
     x = quantized(x)
     w, scale = weight_of(weight)
     rank = w.ndim - 2
@@ -283,16 +399,35 @@ def conv(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None, stride: 
 
 
 @lowers("aten.convolution.default")
-def convolution(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None, stride: Sequence[int], padding: Sequence[int],
-                dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int) -> Real:
+def convolution(
+    b: Builder,
+    x: Lowered,
+    weight: Lowered,
+    bias: Lowered | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Real:
     if transposed:
         return conv_transpose(b, x, weight, bias, stride, padding, output_padding, groups, dilation)
     return conv(b, x, weight, bias, stride, padding, dilation, groups)
 
 
 @lowers("aten.conv_transpose2d.input", "aten.conv_transpose1d.default")
-def conv_transpose(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None, stride: Sequence[int], padding: Sequence[int],
-                   output_padding: Sequence[int], groups: int, dilation: Sequence[int]) -> Real:
+def conv_transpose(
+    b: Builder,
+    x: Lowered,
+    weight: Lowered,
+    bias: Lowered | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    groups: int,
+    dilation: Sequence[int],
+) -> Real:
     """Any stride and padding: one stride-1 convolution for each row phase, its column phases as output channels.
 
     Rows interleave because the results are concatenated along W before a reshape, columns because [W, phases * O]
@@ -325,7 +460,9 @@ def conv_transpose(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None
                     kernel[:, phase, :, :, dy - y_lo, dx - x_lo] = w[:, :, ky, kx].reshape(groups, o, i)
         pads = (-y_lo, rows - 1 + y_hi - (height - 1), -x_lo, columns - 1 + x_hi - (width - 1))
         start = [max(-p, 0) for p in pads]
-        part = b.slice(t, (0, start[0], start[2], 0), (n, height - start[0] - start[1], width - start[2] - start[3], c_in))
+        part = b.slice(
+            t, (0, start[0], start[2], 0), (n, height - start[0] - start[1], width - start[2] - start[3], c_in)
+        )
         padded = tuple(max(p, 0) for p in pads)
         dense = np.zeros((sw, groups, o, groups, i, *kernel.shape[4:]), np.int64)
         for g in range(groups):
@@ -341,7 +478,9 @@ def conv_transpose(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None
         return b.slice(y, (0, 0, 0, 0), (n, out_h, out_w, c_out))
 
     shape = (n, c_out, out_h, out_w) if rank == 2 else (n, c_out, out_w)
-    return Accumulators([(row_phase(a), channels) for a in range(sh)], join).real(b, np.broadcast_to(q.scalar * scale, c_out), shape)
+    return Accumulators([(row_phase(a), channels) for a in range(sh)], join).real(
+        b, np.broadcast_to(q.scalar * scale, c_out), shape
+    )
 
 
 def transposed_weight_of(weight: Lowered, groups: int) -> tuple[Ints, Floats]:
@@ -361,7 +500,9 @@ def transposed_weight_of(weight: Lowered, groups: int) -> tuple[Ints, Floats]:
 
 def phase_taps(kernel: int, stride: int, pad: int) -> tuple[int, int, list[tuple[int, int, int]]]:
     """Input offsets (smallest, largest, all as (phase, tap, offset)) that the output phases of a transposed convolution read."""
-    taps = [(a, k, (a + pad - k) // stride) for a in range(stride) for k in range(kernel) if (a + pad - k) % stride == 0]
+    taps = [
+        (a, k, (a + pad - k) // stride) for a in range(stride) for k in range(kernel) if (a + pad - k) % stride == 0
+    ]
     offsets = [d for _, _, d in taps]
     return min(offsets), max(offsets), taps
 
@@ -376,7 +517,9 @@ def linear(b: Builder, x: Lowered, weight: Lowered, bias: Lowered | None) -> Rea
     t, w = flattened_rows(b, x, rows, w)
     factor = q.scalar * scale
     weights = b.const(w[:, None, None, :], DType.INT8, f"{b.stem}.weight")
-    acc = b.conv2d(t, weights, bias_const(b, bias_of(bias, w.shape[0], factor)), pad=(0, 0, 0, 0), input_zp=q.zero_point)
+    acc = b.conv2d(
+        t, weights, bias_const(b, bias_of(bias, w.shape[0], factor)), pad=(0, 0, 0, 0), input_zp=q.zero_point
+    )
     shape = (*x.shape[:-1], w.shape[0])
     return accumulator(lambda y, qy: view(contiguous(y, qy), shape), acc, np.broadcast_to(factor, w.shape[0]), shape, b)
 

@@ -10,9 +10,22 @@ from arm_lower.errors import Unsupported
 from arm_lower.ops.conv import bias_const
 from arm_lower.ops.pointwise import Number, affine, apply
 from arm_lower.ops.registry import lowers
+from arm_lower.ops.shape import chunk
 from arm_lower.ops.value import (
-    Constant, Floats, Lowered, QParams, Real, Value, accumulator, pointwise, quant, quantized, requantized, stored,
-    unflattened, view,
+    Constant,
+    Floats,
+    Lowered,
+    QParams,
+    Real,
+    Value,
+    accumulator,
+    pointwise,
+    quant,
+    quantized,
+    requantized,
+    stored,
+    unflattened,
+    view,
 )
 from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType, Tensor
@@ -59,7 +72,9 @@ def _as_function(x: Operand) -> tuple[Value, Callable[[Floats], Floats]] | None:
     return None
 
 
-def broadcast(b: Builder, x: Value, y: Value) -> tuple[Tensor, Tensor, Callable[[Tensor, QParams], Value], tuple[int, ...]]:
+def broadcast(
+    b: Builder, x: Value, y: Value
+) -> tuple[Tensor, Tensor, Callable[[Tensor, QParams], Value], tuple[int, ...]]:
     """Both operands in one stored order and rank, and how to read a result of theirs."""
     shape = np.broadcast_shapes(x.shape, y.shape)
     if x.shape == y.shape and x.tensor.shape == y.tensor.shape and x.perm == y.perm:
@@ -88,7 +103,9 @@ def add_values(b: Builder, kind: str, x: Value, y: Value, y_factor: float = 1.0)
     tx, ty, read, shape = broadcast(b, x, y)
     largest = max(sx, sy)
     unit = 1.0 if sx == sy else float(1 << ADD_SHIFT[qx.dtype])
-    acc = b.op(kind, [widened(b, tx, sx / largest * unit, qx.zero_point), widened(b, ty, sy / largest * unit, qy.zero_point)])
+    acc = b.op(
+        kind, [widened(b, tx, sx / largest * unit, qx.zero_point), widened(b, ty, sy / largest * unit, qy.zero_point)]
+    )
     return accumulator(read, acc, largest / unit, shape, b)
 
 
@@ -103,7 +120,9 @@ def add_sub(b: Builder, kind: str, x: Operand, y: Operand, alpha: Number) -> Low
     if single is not None:
         return single
     vx, vy = operand(x, "first"), operand(y, "second")
-    channel = channel_affine(b, vx, vy, lambda c: (np.ones_like(c), sign * c)) or channel_affine(b, vy, vx, lambda c: (np.full_like(c, sign), c))
+    channel = channel_affine(b, vx, vy, lambda c: (np.ones_like(c), sign * c)) or channel_affine(
+        b, vy, vx, lambda c: (np.full_like(c, sign), c)
+    )
     if channel is not None:
         return channel
     x_value, y_value = needs_value(vx), needs_value(vy)
@@ -118,16 +137,25 @@ def operand(x: Operand, which: str) -> Value | Constant:
 
 def needs_value(x: Value | Constant) -> Value:
     if isinstance(x, Constant):
-        raise Unsupported("a constant operand is not quantized", "annotate the operator so that its constant is quantized too")
+        raise Unsupported(
+            "a constant operand is not quantized", "annotate the operator so that its constant is quantized too"
+        )
     return x
 
 
-def channel_affine(b: Builder, x: Value | Constant, c: Value | Constant, factors: Callable[[Floats], tuple[Floats, Floats]]) -> Real | None:
+def channel_affine(
+    b: Builder, x: Value | Constant, c: Value | Constant, factors: Callable[[Floats], tuple[Floats, Floats]]
+) -> Real | None:
     """x * f + g for constants that vary along the last stored axis only: a 1x1 depthwise convolution (recipes_conv 7.2, 7.3).
 
     ``factors`` gives (f, g) of the constant. None when the operands are not of this kind.
     """
-    if isinstance(x, Constant) or x.is_const or (isinstance(c, Value) and not c.is_const) or quant(x).dtype is not DType.INT8:
+    if (
+        isinstance(x, Constant)
+        or x.is_const
+        or (isinstance(c, Value) and not c.is_const)
+        or quant(x).dtype is not DType.INT8
+    ):
         return None
     real = c.array if isinstance(c, Constant) else c.real()
     if real.ndim > len(x.shape) or np.broadcast_shapes(real.shape, x.shape) != x.shape:
@@ -151,7 +179,9 @@ def depthwise_affine(b: Builder, x: Value, scale: Floats, offset: Floats) -> Rea
         raise Unsupported("a constant is too large against the factor beside it")
     t = b.reshape(x.tensor, (1, 1, x.tensor.size // channels, channels)) if len(x.tensor.shape) != 4 else x.tensor
     weights = b.const((np.sign(scale) * 64).reshape(1, 1, channels, 1), DType.INT8, f"{b.stem}.weight")
-    acc = b.conv2d(t, weights, bias_const(b, bias.astype(np.int64)), pad=(0, 0, 0, 0), input_zp=q.zero_point, depthwise=True)
+    acc = b.conv2d(
+        t, weights, bias_const(b, bias.astype(np.int64)), pad=(0, 0, 0, 0), input_zp=q.zero_point, depthwise=True
+    )
     stored_shape = x.tensor.shape
     return accumulator(lambda y, qy: Value(b.reshape(y, stored_shape), x.perm, x.shape, qy), acc, unit, x.shape, b)
 
@@ -175,7 +205,9 @@ def mul(b: Builder, x: Operand, y: Operand) -> Lowered:
     if single is not None:
         return single
     vx, vy = operand(x, "first"), operand(y, "second")
-    channel = channel_affine(b, vx, vy, lambda c: (c, np.zeros_like(c))) or channel_affine(b, vy, vx, lambda c: (c, np.zeros_like(c)))
+    channel = channel_affine(b, vx, vy, lambda c: (c, np.zeros_like(c))) or channel_affine(
+        b, vy, vx, lambda c: (c, np.zeros_like(c))
+    )
     return channel if channel is not None else mul_values(b, needs_value(vx), needs_value(vy))
 
 
@@ -275,3 +307,13 @@ def channel_last(b: Builder, x: Value) -> Value:
         return x
     t = stored(x, [0, *range(2, rank), 1], b)
     return Value(t, (0, rank - 1, *range(1, rank - 1)), x.shape, x.q)
+
+
+@lowers("aten.glu.default")
+def glu(b: Builder, x: Lowered, dim: int) -> Real:
+    """The first half times the sigmoid of the second, which has the fixed 8-bit grid of a sigmoid."""
+    first, second = chunk(b, x, 2, dim)
+    gate = apply(b, second, lambda r: 1 / (1 + np.exp(-r)))
+    if not isinstance(gate, Real):
+        raise Unsupported("glu of a constant")
+    return mul_values(b, quantized(first), gate.quantize(QParams(1 / 256, -128, DType.INT8, -128, 127)))

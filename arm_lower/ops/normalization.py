@@ -25,8 +25,18 @@ def constant(x: Lowered | None, default: float, channels: int) -> Floats:
 
 
 @lowers("aten.batch_norm.default")
-def batch_norm(b: Builder, x: Lowered, weight: Lowered | None, bias: Lowered | None, mean: Lowered | None, var: Lowered | None,
-               training: bool, momentum: float, eps: float, _: bool) -> Real:
+def batch_norm(
+    b: Builder,
+    x: Lowered,
+    weight: Lowered | None,
+    bias: Lowered | None,
+    mean: Lowered | None,
+    var: Lowered | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    _: bool,
+) -> Real:
     if training or mean is None or var is None:
         raise Unsupported("batch_norm in training mode", "call model.eval() before the export")
     value = quantized(x)
@@ -39,8 +49,16 @@ def batch_norm(b: Builder, x: Lowered, weight: Lowered | None, bias: Lowered | N
 
 
 @lowers("aten._native_batch_norm_legit_no_training.default")
-def batch_norm_inference(b: Builder, x: Lowered, weight: Lowered | None, bias: Lowered | None, mean: Lowered, var: Lowered, momentum: float,
-                         eps: float) -> tuple[Real, None, None]:
+def batch_norm_inference(
+    b: Builder,
+    x: Lowered,
+    weight: Lowered | None,
+    bias: Lowered | None,
+    mean: Lowered,
+    var: Lowered,
+    momentum: float,
+    eps: float,
+) -> tuple[Real, None, None]:
     return batch_norm(b, x, weight, bias, mean, var, False, momentum, eps, False), None, None
 
 
@@ -60,13 +78,17 @@ def local_response_norm(b: Builder, x: Lowered, size: int, alpha: float, beta: f
     largest = max(abs(q.qmin - q.zero_point), abs(q.qmax - q.zero_point)) * q.scalar
     square_max = largest**2
     wide = alpha * square_max / k > 0.1
-    square_q = QParams(square_max / 32767, 0, DType.INT16, 0, 32767) if wide else QParams(square_max / 255, -128, DType.INT8, -128, 127)
+    square_q = (
+        QParams(square_max / 32767, 0, DType.INT16, 0, 32767)
+        if wide
+        else QParams(square_max / 255, -128, DType.INT8, -128, 127)
+    )
     same = Value(t, (0, 1, 2, 3), t.shape, q)
     square = mul_values(b, same, same).quantize(square_q).tensor
     band = np.zeros((c, c))
     for i in range(c):
         # torch pads size // 2 in front and (size - 1) // 2 behind
-        band[i, max(i - size // 2, 0):min(i + (size - 1) // 2 + 1, c)] = 1
+        band[i, max(i - size // 2, 0) : min(i + (size - 1) // 2 + 1, c)] = 1
     window = min(size, c)
     sum_scale = square_max * window / 255
     weights = b.const(band[:, None, None, :], DType.INT8, f"{b.stem}.weight")

@@ -22,8 +22,10 @@ def apply(b: Builder, x: Lowered, fn: Fn) -> Real | Constant:
         return Constant(fn(x.array))
     if isinstance(x, Real):
         if x.base is None or x.fn is None:
-            raise Unsupported("its input is not quantized: no quantize node lies between two operators",
-                              "annotate both operators, or fuse them into one pattern of the quantizer")
+            raise Unsupported(
+                "its input is not quantized: no quantize node lies between two operators",
+                "annotate both operators, or fuse them into one pattern of the quantizer",
+            )
         inner, low, high = x.fn, x.low, x.high
         return pointwise(x.base, lambda r: fn(np.clip(inner(r), low, high)), b)
     return pointwise(quantized(x), fn, b)
@@ -80,7 +82,7 @@ def _register(name: str) -> None:
         if any(isinstance(a, (Value, Real, Constant)) for a in args):
             raise Unsupported("more than one tensor operand")
         positional = args[: len(args) - len(keywords)]
-        return apply(b, x, torch_fn(target, *positional, **dict(zip(keywords, args[len(positional):]))))
+        return apply(b, x, torch_fn(target, *positional, **dict(zip(keywords, args[len(positional) :]))))
 
     lowers(name)(lower)
 
@@ -97,7 +99,10 @@ for _name in """
     pow.Tensor_Scalar remainder.Scalar fmod.Scalar floor_divide.Scalar
 """.split():
     _namespace, _, _rest = f"aten.{_name}".partition(".")
-    if hasattr(torch.ops.aten, _name.split(".")[0]) and _name.split(".")[1] in getattr(torch.ops.aten, _name.split(".")[0]).overloads():
+    if (
+        hasattr(torch.ops.aten, _name.split(".")[0])
+        and _name.split(".")[1] in getattr(torch.ops.aten, _name.split(".")[0]).overloads()
+    ):
         _register(f"aten.{_name}")
 
 
@@ -113,7 +118,14 @@ def rsub_scalar(b: Builder, x: Lowered, other: Number, alpha: Number) -> Real | 
 
 def affine(b: Builder, x: Lowered, scale: float, offset: float) -> Lowered:
     """scale * x + offset. A positive factor alone is free: the integers stay, their scale changes."""
-    if isinstance(x, Value) and x.q is not None and x.q.axis is None and offset == 0 and scale > 0 and math.isfinite(scale):
+    if (
+        isinstance(x, Value)
+        and x.q is not None
+        and x.q.axis is None
+        and offset == 0
+        and scale > 0
+        and math.isfinite(scale)
+    ):
         from dataclasses import replace
 
         return replace(x, q=replace(x.q, scale=x.q.scalar * scale))

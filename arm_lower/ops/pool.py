@@ -10,13 +10,26 @@ from arm_lower.errors import Unsupported
 from arm_lower.ops.conv import bias_const, pair
 from arm_lower.ops.registry import lowers
 from arm_lower.ops.value import (
-    Lowered, QParams, Real, Value, contiguous, from_nhwc, integer_bounds, nhwc, quant, quantized, requantized, view,
+    Lowered,
+    QParams,
+    Real,
+    Value,
+    contiguous,
+    from_nhwc,
+    integer_bounds,
+    nhwc,
+    quant,
+    quantized,
+    requantized,
+    view,
 )
 from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType, Tensor
 
 MAX_STRIDE = 3
-MIN_SEPARATE = 7  # maps from this size on are averaged rows first; fewer columns would not average the rows' rounding out
+MIN_SEPARATE = (
+    7  # maps from this size on are averaged rows first; fewer columns would not average the rows' rounding out
+)
 MAX_ROUNDED_AREA = 784
 Pads = tuple[int, int, int, int]
 
@@ -39,7 +52,9 @@ def out_size(size: int, kernel: int, stride: int, pad: int, dilation: int, ceil_
     return out - 1 if (out - 1) * stride >= size + pad else out
 
 
-def fitted(b: Builder, t: Tensor, out: Sequence[int], kernel: Sequence[int], stride: Sequence[int], pad: int | Sequence[int]) -> tuple[Tensor, Pads]:
+def fitted(
+    b: Builder, t: Tensor, out: Sequence[int], kernel: Sequence[int], stride: Sequence[int], pad: int | Sequence[int]
+) -> tuple[Tensor, Pads]:
     """The input and end padding that the windows cover exactly."""
     begin = pair(pad) if isinstance(pad, int) else (pad[0], pad[1])
     sizes, ends = list(t.shape), []
@@ -68,7 +83,7 @@ def every(b: Builder, t: Tensor, axis: int, step: int, count: int) -> Tensor:
     missing = count * step - t.shape[axis]
     if missing > 0:
         t = b.pad(t, [missing if i == 2 * axis + 1 else 0 for i in range(2 * len(t.shape))], 0)
-    before, after = t.shape[:axis], t.shape[axis + 1:]
+    before, after = t.shape[:axis], t.shape[axis + 1 :]
     rows, columns = int(np.prod(before)), int(np.prod(after))
     t = b.slice(t, [0] * len(t.shape), [*before, count * step, *after])
     t = b.slice(b.reshape(t, (1, rows * count, step, columns)), (0, 0, 0, 0), (1, rows * count, 1, columns))
@@ -76,8 +91,15 @@ def every(b: Builder, t: Tensor, axis: int, step: int, count: int) -> Tensor:
 
 
 @lowers("aten.max_pool2d.default")
-def max_pool2d(b: Builder, x: Lowered, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-               dilation: Sequence[int], ceil_mode: bool) -> Value:
+def max_pool2d(
+    b: Builder,
+    x: Lowered,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Value:
     value = quantized(x)
     kernel = window(kernel_size)
     steps, pad, dil = window(stride, kernel), pair(padding), pair(dilation)
@@ -102,15 +124,26 @@ def max_pool2d_with_indices(b: Builder, *args: object) -> tuple[Value, None]:
 
 
 @lowers("aten.max_pool1d.default")
-def max_pool1d(b: Builder, x: Lowered, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-               dilation: Sequence[int], ceil_mode: bool) -> Value:
+def max_pool1d(
+    b: Builder,
+    x: Lowered,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Value:
     value = quantized(x)
     wide = view(value, (*value.shape[:-1], 1, value.shape[-1]))
-    y = max_pool2d(b, wide, (1, kernel_size[0]), (1, (stride or kernel_size)[0]), (0, padding[0]), (1, dilation[0]), ceil_mode)
+    y = max_pool2d(
+        b, wide, (1, kernel_size[0]), (1, (stride or kernel_size)[0]), (0, padding[0]), (1, dilation[0]), ceil_mode
+    )
     return view(y, (*y.shape[:-2], y.shape[-1]))
 
 
-def strided_max(b: Builder, t: Tensor, kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int], out: Sequence[int]) -> Tensor:
+def strided_max(
+    b: Builder, t: Tensor, kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int], out: Sequence[int]
+) -> Tensor:
     """A stride above 3: a cascade of small pools where the stride factors (recipes_conv 3c), else stride one and a subsample."""
     if kernel[0] == kernel[1] and stride[0] == stride[1]:
         stages = cascade(kernel[0], stride[0])
@@ -141,8 +174,15 @@ def cascade(kernel: int, stride: int) -> list[tuple[int, int]]:
     return []
 
 
-def dilated_max(b: Builder, t: Tensor, kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int], dilation: tuple[int, int],
-                out: Sequence[int]) -> Tensor:
+def dilated_max(
+    b: Builder,
+    t: Tensor,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    pad: tuple[int, int],
+    dilation: tuple[int, int],
+    out: Sequence[int],
+) -> Tensor:
     """A dilated pool as MAXIMUM of shifted slices, rows first."""
     for axis in (1, 2):
         k, d, p, s, n = kernel[axis - 1], dilation[axis - 1], pad[axis - 1], stride[axis - 1], out[axis - 1]
@@ -155,13 +195,23 @@ def dilated_max(b: Builder, t: Tensor, kernel: tuple[int, int], stride: tuple[in
         t = parts[0]
         for part in parts[1:]:
             # back to the type of the input each time: Vela joins no RESCALE to a chain in int32, and loses slices then
-            t = b.rescale(b.op("MAXIMUM", [b.rescale(t, 1.0, DType.INT32), b.rescale(part, 1.0, DType.INT32)]), 1.0, t.dtype)
+            t = b.rescale(
+                b.op("MAXIMUM", [b.rescale(t, 1.0, DType.INT32), b.rescale(part, 1.0, DType.INT32)]), 1.0, t.dtype
+            )
         t = every(b, t, axis, s, n)
     return t
 
 
-def average(b: Builder, x: Value, kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int], out: Sequence[int],
-            include_pad: bool, divisor: int | None) -> Real:
+def average(
+    b: Builder,
+    x: Value,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    pad: tuple[int, int],
+    out: Sequence[int],
+    include_pad: bool,
+    divisor: int | None,
+) -> Real:
     """Mean of windows, in one operator: AVG_POOL2D on the input's own grid, a depthwise convolution with ones on another."""
     q = quant(x)
     t = nhwc(x, b)
@@ -184,13 +234,30 @@ def average(b: Builder, x: Value, kernel: tuple[int, int], stride: tuple[int, in
             if y is not None:
                 return requantized(from_nhwc(y, 4, qy), qy, b, low, high)
         if divisor is None and (q.same_grid(qy) or not small):
-            y = b.op("AVG_POOL2D", [t], kernel=kernel, stride=steps, pad=pads, acc_type="int32", input_zp=q.zero_point, output_zp=q.zero_point)
+            y = b.op(
+                "AVG_POOL2D",
+                [t],
+                kernel=kernel,
+                stride=steps,
+                pad=pads,
+                acc_type="int32",
+                input_zp=q.zero_point,
+                output_zp=q.zero_point,
+            )
             return requantized(finished(y, q), qy, b, low, high)
         if not small:
             raise Unsupported(f"average pool with kernel {kernel} and a divisor of its own")
         channels = t.shape[3]
         ones = b.const(np.ones((*kernel, channels, 1)), DType.INT8, f"{b.stem}.weight")
-        acc = b.conv2d(t, ones, bias_const(b, np.zeros(channels, np.int64)), pad=pads, stride=steps, input_zp=q.zero_point, depthwise=True)
+        acc = b.conv2d(
+            t,
+            ones,
+            bias_const(b, np.zeros(channels, np.int64)),
+            pad=pads,
+            stride=steps,
+            input_zp=q.zero_point,
+            depthwise=True,
+        )
         y = b.rescale(acc, q.scalar / (divisor or area) / qy.scalar, qy.dtype, output_zp=qy.zero_point)
         return finished(b.clamp(y, *integer_bounds(qy, low, high)), qy)
 
@@ -206,20 +273,46 @@ def whole_map(b: Builder, t: Tensor, q: QParams, qy: QParams) -> Tensor | None:
     _, height, width, channels = t.shape
     if q.same_grid(qy) and height * width <= MAX_ROUNDED_AREA:
         for kernel in ((height, 1), (1, width)):
-            t = b.op("AVG_POOL2D", [t], kernel=kernel, stride=(1, 1), pad=(0, 0, 0, 0), acc_type="int32", input_zp=q.zero_point, output_zp=q.zero_point)
+            t = b.op(
+                "AVG_POOL2D",
+                [t],
+                kernel=kernel,
+                stride=(1, 1),
+                pad=(0, 0, 0, 0),
+                acc_type="int32",
+                input_zp=q.zero_point,
+                output_zp=q.zero_point,
+            )
         return t
     if height > 64 or q.dtype is not DType.INT8:
         return None
-    ones = [b.const(np.ones((*kernel, channels, 1)), DType.INT8, f"{b.stem}.weight") for kernel in ((height, 1), (1, width))]
-    rows = b.conv2d(t, ones[0], bias_const(b, np.zeros(channels, np.int64)), pad=(0, 0, 0, 0), input_zp=q.zero_point, depthwise=True)
-    total = b.conv2d(b.rescale(rows, 1.0, DType.INT16), ones[1], b.const(np.zeros(channels), DType.INT48, f"{b.stem}.bias"), pad=(0, 0, 0, 0),
-                     depthwise=True)
+    ones = [
+        b.const(np.ones((*kernel, channels, 1)), DType.INT8, f"{b.stem}.weight") for kernel in ((height, 1), (1, width))
+    ]
+    rows = b.conv2d(
+        t, ones[0], bias_const(b, np.zeros(channels, np.int64)), pad=(0, 0, 0, 0), input_zp=q.zero_point, depthwise=True
+    )
+    total = b.conv2d(
+        b.rescale(rows, 1.0, DType.INT16),
+        ones[1],
+        b.const(np.zeros(channels), DType.INT48, f"{b.stem}.bias"),
+        pad=(0, 0, 0, 0),
+        depthwise=True,
+    )
     return b.rescale(total, q.scalar / (height * width) / qy.scalar, qy.dtype, output_zp=qy.zero_point)
 
 
 @lowers("aten.avg_pool2d.default")
-def avg_pool2d(b: Builder, x: Lowered, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
-               count_include_pad: bool, divisor_override: int | None) -> Real:
+def avg_pool2d(
+    b: Builder,
+    x: Lowered,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Real:
     value = quantized(x)
     if len(value.shape) == 3:
         raise Unsupported("average pool without a batch axis")
@@ -230,8 +323,15 @@ def avg_pool2d(b: Builder, x: Lowered, kernel_size: Sequence[int], stride: Seque
 
 
 @lowers("aten.avg_pool1d.default")
-def avg_pool1d(b: Builder, x: Lowered, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
-               count_include_pad: bool) -> Real:
+def avg_pool1d(
+    b: Builder,
+    x: Lowered,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+) -> Real:
     value = quantized(x)
     if len(value.shape) != 3:
         raise Unsupported("average pool without a batch axis")
@@ -288,8 +388,13 @@ def adaptive_by_matrix(b: Builder, x: Value, out: Sequence[int]) -> Real:
     weights = weights.reshape(-1, 1, 1, h * w)
     areas = weights.sum(axis=(1, 2, 3))
     t = b.reshape(b.transpose(nhwc(x, b), (0, 3, 1, 2)), (1, 1, c, h * w))
-    acc = b.conv2d(t, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, np.zeros(len(areas), np.int64)), pad=(0, 0, 0, 0),
-                   input_zp=q.zero_point)
+    acc = b.conv2d(
+        t,
+        b.const(weights, DType.INT8, f"{b.stem}.weight"),
+        bias_const(b, np.zeros(len(areas), np.int64)),
+        pad=(0, 0, 0, 0),
+        input_zp=q.zero_point,
+    )
     shape = (1, c, out[0], out[1])
 
     def emit(qy: QParams, low: float, high: float) -> Value:

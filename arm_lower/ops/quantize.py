@@ -30,7 +30,9 @@ def _qmax(qmax: int, dtype: DType) -> int:
 
 
 @lowers("quantized_decomposed.quantize_per_tensor.default")
-def quantize_per_tensor(b: Builder, x: Lowered, scale: float, zero_point: int, qmin: int, qmax: int, dtype: torch.dtype) -> Value:
+def quantize_per_tensor(
+    b: Builder, x: Lowered, scale: float, zero_point: int, qmin: int, qmax: int, dtype: torch.dtype
+) -> Value:
     t = _dtype(dtype)
     q = QParams(float(scale), int(zero_point), t, max(qmin, t.range[0]), _qmax(qmax, t))
     if isinstance(x, Real):
@@ -43,17 +45,29 @@ def quantize_per_tensor(b: Builder, x: Lowered, scale: float, zero_point: int, q
 
 
 @lowers("quantized_decomposed.dequantize_per_tensor.default")
-def dequantize_per_tensor(b: Builder, x: Lowered, scale: float, zero_point: int, qmin: int, qmax: int, dtype: torch.dtype,
-                          *_: Any) -> Value:
+def dequantize_per_tensor(
+    b: Builder, x: Lowered, scale: float, zero_point: int, qmin: int, qmax: int, dtype: torch.dtype, *_: Any
+) -> Value:
     t = _dtype(dtype)
     if not isinstance(x, Value) or x.tensor.dtype is not t:
         raise Unsupported(f"dequantize of something that is not {t}")
-    return Value(x.tensor, x.perm, x.shape, QParams(float(scale), int(zero_point), t, max(qmin, t.range[0]), _qmax(qmax, t)))
+    return Value(
+        x.tensor, x.perm, x.shape, QParams(float(scale), int(zero_point), t, max(qmin, t.range[0]), _qmax(qmax, t))
+    )
 
 
 @lowers("quantized_decomposed.dequantize_per_channel.default")
-def dequantize_per_channel(b: Builder, x: Lowered, scales: Lowered, zero_points: Lowered | None, axis: int, qmin: int, qmax: int,
-                           dtype: torch.dtype, *_: Any) -> Value:
+def dequantize_per_channel(
+    b: Builder,
+    x: Lowered,
+    scales: Lowered,
+    zero_points: Lowered | None,
+    axis: int,
+    qmin: int,
+    qmax: int,
+    dtype: torch.dtype,
+    *_: Any,
+) -> Value:
     t = _dtype(dtype)
     if not isinstance(x, Value) or not x.is_const or not isinstance(scales, Constant):
         raise Unsupported("per-channel quantization of something that is not constant")
@@ -61,4 +75,9 @@ def dequantize_per_channel(b: Builder, x: Lowered, scales: Lowered, zero_points:
         zeros = zero_points.numpy() if isinstance(zero_points, Value) else zero_points.array
         if np.any(zeros):
             raise Unsupported("per-channel zero points that are not zero")
-    return Value(x.tensor, x.perm, x.shape, QParams(scales.array.astype(np.float64), 0, t, max(qmin, t.range[0]), _qmax(qmax, t), axis))
+    return Value(
+        x.tensor,
+        x.perm,
+        x.shape,
+        QParams(scales.array.astype(np.float64), 0, t, max(qmin, t.range[0]), _qmax(qmax, t), axis),
+    )

@@ -38,11 +38,17 @@ def summed(b: Builder, x: Value, axes: Sequence[int], count: int, keepdim: bool)
     for run in runs(sorted(x.perm[a] for a in axes if x.shape[a] != 1), t.shape):
         shape = t.shape
         merged = int(np.prod([shape[a] for a in run]))
-        t = b.reshape(t, (*shape[:run[0]], merged, *shape[run[-1] + 1:]))
+        t = b.reshape(t, (*shape[: run[0]], merged, *shape[run[-1] + 1 :]))
         t = b.op("REDUCE_SUM", [t], axis=run[0])
-        t = b.reshape(t, (*shape[:run[0]], *[1] * len(run), *shape[run[-1] + 1:]))
+        t = b.reshape(t, (*shape[: run[0]], *[1] * len(run), *shape[run[-1] + 1 :]))
     shape = reduced_shape(x.shape, axes, keepdim)
-    return accumulator(lambda y, qy: view(Value(y, x.perm, tuple(y.shape[p] for p in x.perm), qy), shape), t, q.scalar / count, shape, b)
+    return accumulator(
+        lambda y, qy: view(Value(y, x.perm, tuple(y.shape[p] for p in x.perm), qy), shape),
+        t,
+        q.scalar / count,
+        shape,
+        b,
+    )
 
 
 def runs(axes: Sequence[int], shape: Sequence[int]) -> list[list[int]]:
@@ -66,7 +72,12 @@ def mean(b: Builder, x: Lowered, dim: Sequence[int] | None, keepdim: bool, dtype
     value = quantized(x)
     axes = axes_of(value, dim)
     shape = reduced_shape(value.shape, axes, keepdim)
-    if len(value.shape) == 4 and axes == [2, 3] and value.shape[2] <= MAX_POOL_ROWS and value.shape[2] * value.shape[3] <= MAX_POOL_AREA:
+    if (
+        len(value.shape) == 4
+        and axes == [2, 3]
+        and value.shape[2] <= MAX_POOL_ROWS
+        and value.shape[2] * value.shape[3] <= MAX_POOL_AREA
+    ):
         size = (value.shape[2], value.shape[3])
         pooled = average(b, value, size, size, (0, 0), (1, 1), True, None)
         return Real(shape, lambda q, low, high: view(pooled.emit(q, low, high), shape))

@@ -12,7 +12,18 @@ from arm_lower.errors import Unsupported
 
 Lowering = Callable[..., Any]
 
-FAMILIES = ("quantize", "conv", "pointwise", "elementwise", "pool", "reduce", "softmax", "shape", "resize", "normalization")
+FAMILIES = (
+    "quantize",
+    "conv",
+    "pointwise",
+    "elementwise",
+    "pool",
+    "reduce",
+    "softmax",
+    "shape",
+    "resize",
+    "normalization",
+)
 
 _LOWERINGS: dict[Any, Lowering] = {}
 

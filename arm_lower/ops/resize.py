@@ -17,7 +17,6 @@ from arm_lower.tosa.ir import DType, Tensor
 MAX_WEIGHT = 127
 
 
-
 @lowers("aten.upsample_nearest2d.vec")
 def nearest_vec(b: Builder, x: Lowered, size: Sequence[int] | None, factors: Sequence[float] | None) -> Value:
     return nearest(b, x, *_extent(x, size, factors))
@@ -29,33 +28,59 @@ def nearest(b: Builder, x: Lowered, size: Sequence[int], scale_h: float | None, 
     value = quantized(x)
     _, _, h, w = _map_shape(value)
     if size[0] % h or size[1] % w or (scale_h and scale_h != size[0] / h) or (scale_w and scale_w != size[1] / w):
-        return resample(b, value, size, lambda t, s, axis: torch.ops.aten.upsample_nearest2d.default(t, s, *_axis_scale(axis, scale_h, scale_w)))
+        return resample(
+            b,
+            value,
+            size,
+            lambda t, s, axis: torch.ops.aten.upsample_nearest2d.default(t, s, *_axis_scale(axis, scale_h, scale_w)),
+        )
     q = quant(value)
     rows, columns = size[0] // h, size[1] // w
     t = nhwc(value, b)
     n, _, _, c = t.shape
     if rows == columns and b.family == "u85":
-        y = b.op("RESIZE", [t], scale=(2 * rows, 2, 2 * rows, 2), offset=(1 - rows, 1 - rows), border=(rows - 1, rows - 1), mode="nearest")
+        y = b.op(
+            "RESIZE",
+            [t],
+            scale=(2 * rows, 2, 2 * rows, 2),
+            offset=(1 - rows, 1 - rows),
+            border=(rows - 1, rows - 1),
+            mode="nearest",
+        )
         return channels_last(y, q)
     if q.dtype is not DType.INT8:
         raise Unsupported(f"upsampling of {q.dtype}; int8 is allowed")
     weights = b.const(np.tile(np.eye(c), (columns, 1))[:, None, None, :], DType.INT8, f"{b.stem}.weight")
     zero = bias_const(b, np.zeros(columns * c, np.int64))
-    phases = [b.rescale(b.conv2d(t, weights, zero, pad=(0, 0, 0, 0), input_zp=q.zero_point), 1.0, DType.INT8, output_zp=q.zero_point)
-              for _ in range(rows)]
+    phases = [
+        b.rescale(
+            b.conv2d(t, weights, zero, pad=(0, 0, 0, 0), input_zp=q.zero_point), 1.0, DType.INT8, output_zp=q.zero_point
+        )
+        for _ in range(rows)
+    ]
     return channels_last(b.reshape(b.concat(phases, 2), (n, size[0], size[1], c)), q)
 
 
 @lowers("aten.upsample_bilinear2d.vec")
-def bilinear_vec(b: Builder, x: Lowered, size: Sequence[int] | None, align_corners: bool, factors: Sequence[float] | None) -> Value:
+def bilinear_vec(
+    b: Builder, x: Lowered, size: Sequence[int] | None, align_corners: bool, factors: Sequence[float] | None
+) -> Value:
     extent, scale_h, scale_w = _extent(x, size, factors)
     return bilinear(b, x, extent, align_corners, scale_h, scale_w)
 
 
 @lowers("aten.upsample_bilinear2d.default")
-def bilinear(b: Builder, x: Lowered, size: Sequence[int], align_corners: bool, scale_h: float | None, scale_w: float | None) -> Value:
-    return resample(b, quantized(x), size, lambda t, s, axis: torch.ops.aten.upsample_bilinear2d.default(
-        t, s, align_corners, *_axis_scale(axis, scale_h, scale_w)))
+def bilinear(
+    b: Builder, x: Lowered, size: Sequence[int], align_corners: bool, scale_h: float | None, scale_w: float | None
+) -> Value:
+    return resample(
+        b,
+        quantized(x),
+        size,
+        lambda t, s, axis: torch.ops.aten.upsample_bilinear2d.default(
+            t, s, align_corners, *_axis_scale(axis, scale_h, scale_w)
+        ),
+    )
 
 
 def _map_shape(x: Value) -> tuple[int, int, int, int]:
@@ -65,7 +90,9 @@ def _map_shape(x: Value) -> tuple[int, int, int, int]:
     return n, c, h, w
 
 
-def _extent(x: Lowered, size: Sequence[int] | None, factors: Sequence[float] | None) -> tuple[list[int], float | None, float | None]:
+def _extent(
+    x: Lowered, size: Sequence[int] | None, factors: Sequence[float] | None
+) -> tuple[list[int], float | None, float | None]:
     if size is not None:
         return list(size), None, None
     _, _, h, w = _map_shape(quantized(x))
@@ -79,7 +106,9 @@ def _axis_scale(axis: int, scale_h: float | None, scale_w: float | None) -> tupl
     return (scale_h, None) if axis == 0 else (None, scale_w)
 
 
-def axis_matrix(resize: Callable[[torch.Tensor, Sequence[int], int], torch.Tensor], size: int, out: int, axis: int) -> Floats:
+def axis_matrix(
+    resize: Callable[[torch.Tensor, Sequence[int], int], torch.Tensor], size: int, out: int, axis: int
+) -> Floats:
     """The linear map [out, size] along one axis: PyTorch's own operator applied to unit vectors."""
     units = torch.eye(size).reshape((1, size, size, 1) if axis == 0 else (1, size, 1, size))
     result = resize(units, (out, 1) if axis == 0 else (1, out), axis)
@@ -98,7 +127,9 @@ def numerators(matrix: Floats) -> tuple[np.ndarray, int]:
     return rounded, MAX_WEIGHT
 
 
-def resample(b: Builder, x: Value, size: Sequence[int], resize: Callable[[torch.Tensor, Sequence[int], int], torch.Tensor]) -> Value:
+def resample(
+    b: Builder, x: Value, size: Sequence[int], resize: Callable[[torch.Tensor, Sequence[int], int], torch.Tensor]
+) -> Value:
     """Rows, then columns, each as a 1x1 convolution over that axis; the value between them has 16 bits (recipes_conv 5b)."""
     q = quant(x)
     n, c, h, w = _map_shape(x)

@@ -12,8 +12,21 @@ from arm_lower.ops.conv import bias_const
 from arm_lower.ops.pool import every
 from arm_lower.ops.registry import lowers
 from arm_lower.ops.value import (
-    Lowered, QParams, Real, Value, channels_last, contiguous, logical, nhwc, permute, quant, quantized, requantized, stored,
-    unflattened, view,
+    Lowered,
+    QParams,
+    Real,
+    Value,
+    channels_last,
+    contiguous,
+    logical,
+    nhwc,
+    permute,
+    quant,
+    quantized,
+    requantized,
+    stored,
+    unflattened,
+    view,
 )
 from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType, Tensor
@@ -45,15 +58,15 @@ def flatten(b: Builder, x: Lowered, start: int, end: int) -> Value:
     first, last = start % rank, end % rank
     if not value.shape:
         return view(value, (1,))
-    middle = int(np.prod(value.shape[first:last + 1], dtype=np.int64))
-    return view(value, (*value.shape[:first], middle, *value.shape[last + 1:]))
+    middle = int(np.prod(value.shape[first : last + 1], dtype=np.int64))
+    return view(value, (*value.shape[:first], middle, *value.shape[last + 1 :]))
 
 
 @lowers("aten.unflatten.int")
 def unflatten(b: Builder, x: Lowered, dim: int, sizes: Sequence[int]) -> Value:
     value = movable(x)
     dim %= len(value.shape)
-    return view(value, (*value.shape[:dim], *filled(sizes, value.shape[dim]), *value.shape[dim + 1:]))
+    return view(value, (*value.shape[:dim], *filled(sizes, value.shape[dim]), *value.shape[dim + 1 :]))
 
 
 @lowers("aten.squeeze.default")
@@ -96,8 +109,15 @@ def t(b: Builder, x: Lowered) -> Value:
     return permute(value, range(len(value.shape))[::-1], b)
 
 
-@lowers("aten.contiguous.default", "aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default",
-        "aten.dropout.default", "aten.feature_dropout.default")
+@lowers(
+    "aten.contiguous.default",
+    "aten.clone.default",
+    "aten.alias.default",
+    "aten.detach.default",
+    "aten.lift_fresh_copy.default",
+    "aten.dropout.default",
+    "aten.feature_dropout.default",
+)
 def same(b: Builder, x: Lowered, *_: object) -> Lowered:
     return x
 
@@ -122,7 +142,11 @@ def tiled(b: Builder, x: Value, multiples: Sequence[int]) -> Value:
         return x
     x = unflattened(x, b)
     by_stored = tuple(multiples[x.perm.index(i)] for i in range(len(multiples)))
-    y = b.const(np.tile(x.tensor.data, by_stored), x.tensor.dtype) if x.tensor.data is not None else b.op("TILE", [x.tensor], multiples=by_stored)
+    y = (
+        b.const(np.tile(x.tensor.data, by_stored), x.tensor.dtype)
+        if x.tensor.data is not None
+        else b.op("TILE", [x.tensor], multiples=by_stored)
+    )
     return Value(y, x.perm, tuple(y.shape[p] for p in x.perm), x.q)
 
 
@@ -192,7 +216,7 @@ def select(b: Builder, x: Lowered, dim: int, index: int) -> Value:
     value = movable(x)
     dim %= len(value.shape)
     y = cut(b, value, dim, index % value.shape[dim], 1)
-    return view(y, (*y.shape[:dim], *y.shape[dim + 1:]))
+    return view(y, (*y.shape[:dim], *y.shape[dim + 1 :]))
 
 
 @lowers("aten.split_with_sizes.default", "aten.split_with_sizes_copy.default", "aten.split.sizes")
@@ -267,8 +291,13 @@ def selected_channels(b: Builder, t: Tensor, picks: Sequence[int], q: QParams) -
     """Channels ``picks`` of a stored [N, H, W, C], by a convolution that copies."""
     weights = np.zeros((len(picks), 1, 1, t.shape[3]))
     weights[np.arange(len(picks)), 0, 0, picks] = 1
-    acc = b.conv2d(t, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, np.zeros(len(picks), np.int64)), pad=(0, 0, 0, 0),
-                   input_zp=q.zero_point)
+    acc = b.conv2d(
+        t,
+        b.const(weights, DType.INT8, f"{b.stem}.weight"),
+        bias_const(b, np.zeros(len(picks), np.int64)),
+        pad=(0, 0, 0, 0),
+        input_zp=q.zero_point,
+    )
     return b.rescale(acc, 1.0, DType.INT8, output_zp=q.zero_point)
 
 
@@ -292,5 +321,3 @@ def channel_shuffle(b: Builder, x: Lowered, groups: int) -> Value:
     channels = value.shape[1]
     picks = [g * (channels // groups) + i for i in range(channels // groups) for g in range(groups)]
     return channels_last(selected_channels(b, nhwc(value, b), picks, q), q)
-
-

@@ -125,7 +125,11 @@ def softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
         upper = upper_bytes(b, rows)
         k, index = mantissa(b, total_of(b, rows, upper, fine=True))
         r = b.table(index, np.minimum(np.rint(256 / mantissas()), 255) - 128)
-        product = b.op("MUL", [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), b.rescale(r, 1.0, DType.INT32, input_zp=-128)], shift=0)
+        product = b.op(
+            "MUL",
+            [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), b.rescale(r, 1.0, DType.INT32, input_zp=-128)],
+            shift=0,
+        )
         # softmax = upper / (total / 64), 256 / m of it in r: in units of 1/256 a right shift by 30 - 6 - k
         shift = b.op("SUB", [scalar(b, 30 - FRACTION), k])
         unit = b.op("ARITHMETIC_RIGHT_SHIFT", [product, shift], round=True)
@@ -152,7 +156,9 @@ def log_softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
         log_m = np.clip(np.rint(np.log(mantissas()) / unit), 0, 255)
         table = b.rescale(b.table(index, log_m - 128), 1.0, DType.INT32, input_zp=-128)
         offset = int(np.rint(((30 - FRACTION) * np.log(2) - np.log(PEAK)) / unit))
-        log_total = b.op("SUB", [b.op("ADD", [table, scalar(b, offset)]), b.op("LOGICAL_LEFT_SHIFT", [k, scalar(b, 8)])])
+        log_total = b.op(
+            "SUB", [b.op("ADD", [table, scalar(b, offset)]), b.op("LOGICAL_LEFT_SHIFT", [k, scalar(b, 8)])]
+        )
         step = np.log(elements + 1) / 255
         log8 = b.rescale(log_total, unit / step, DType.INT8, output_zp=-128)
         largest = max(rows.scale, step)

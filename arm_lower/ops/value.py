@@ -48,12 +48,19 @@ class QParams:
     def quantize(self, x: Floats) -> npt.NDArray[np.int64]:
         """Round half to even and saturate, as quantized_decomposed.quantize_per_tensor does (in float32)."""
         with np.errstate(over="ignore", invalid="ignore"):
-            q = np.rint(np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=3e38, neginf=-3e38) * (1.0 / self.scalar))
+            q = np.rint(
+                np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=3e38, neginf=-3e38) * (1.0 / self.scalar)
+            )
         return np.clip(q + self.zero_point, self.qmin, self.qmax).astype(np.int64)
 
     def same_grid(self, other: QParams) -> bool:
         """Whether equal integers mean equal reals in both."""
-        return self.axis is None and other.axis is None and self.zero_point == other.zero_point and bool(self.scale == other.scale)
+        return (
+            self.axis is None
+            and other.axis is None
+            and self.zero_point == other.zero_point
+            and bool(self.scale == other.scale)
+        )
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,9 @@ def quantized(x: Lowered, what: str = "input") -> Value:
     """
     if isinstance(x, Value) and x.q is not None and x.q.axis is None:
         return x
-    raise Unsupported(f"the {what} is not quantized", "quantize this module: see EthosUQuantizer.set_global and set_module_name")
+    raise Unsupported(
+        f"the {what} is not quantized", "quantize this module: see EthosUQuantizer.set_global and set_module_name"
+    )
 
 
 def quant(x: Value) -> QParams:
@@ -237,8 +246,9 @@ def integer_bounds(q: QParams, low: float, high: float) -> tuple[int, int]:
     return lo, hi
 
 
-def accumulator(view_of: Callable[[Tensor, QParams], Value], acc: Tensor, scale: float | Floats, shape: Sequence[int],
-                b: Builder) -> Real:
+def accumulator(
+    view_of: Callable[[Tensor, QParams], Value], acc: Tensor, scale: float | Floats, shape: Sequence[int], b: Builder
+) -> Real:
     """The real number scale * acc; ``scale`` has one entry for each element of the last stored axis, or is one number.
 
     ``view_of`` reads a tensor of acc's stored shape as the logical value.

@@ -13,7 +13,7 @@ from torch import fx
 from arm_lower.edge.meta import is_channels_last, module_path, op_name, target_name
 from arm_lower.errors import Unsupported
 from arm_lower.ops.registry import lowering
-from arm_lower.ops.value import Constant, Lowered, Real, Value, channels_last, contiguous
+from arm_lower.ops.value import Constant, Lowered, Real, channels_last, contiguous
 from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType
 
@@ -24,7 +24,9 @@ DTYPES = {
     torch.int32: DType.INT32,
 }
 
-NOT_QUANTIZED = Unsupported("its input is float", "quantize the model: see EthosUQuantizer.set_global and set_module_name")
+NOT_QUANTIZED = Unsupported(
+    "its input is float", "quantize the model: see EthosUQuantizer.set_global and set_module_name"
+)
 
 
 def is_quantize(node: fx.Node) -> bool:
@@ -64,7 +66,7 @@ class Walk:
         try:
             value = self._call(node)
         except Unsupported:
-            del b.graph.ops[marks[0]:], b.graph.inputs[marks[1]:], self.inputs[marks[2]:]
+            del b.graph.ops[marks[0] :], b.graph.inputs[marks[1] :], self.inputs[marks[2] :]
             for new in set(self._values) - known:
                 del self._values[new]
             raise
@@ -89,7 +91,9 @@ class Walk:
         fn = lowering(node.target)
         schema = node.target._schema.arguments  # type: ignore[union-attr]
         args = [
-            node.args[i] if i < len(node.args) else node.kwargs.get(a.name, a.default_value if a.has_default_value() else None)
+            node.args[i]
+            if i < len(node.args)
+            else node.kwargs.get(a.name, a.default_value if a.has_default_value() else None)
             for i, a in enumerate(schema)
         ]
         return fn(self.builder, *(self._argument(a) for a in args))
@@ -132,4 +136,3 @@ class Walk:
                 raise Unsupported(f"a constant of dtype {array.dtype}")
             dtype = DType.INT32
         return contiguous(self.builder.const(data, dtype, node.name))
-

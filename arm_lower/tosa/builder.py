@@ -53,7 +53,7 @@ class Builder:
 
     def const(self, data: npt.NDArray[np.generic], dtype: DType, name: str = "") -> Tensor:
         """A constant of the values of ``data``, which must fit ``dtype``."""
-        array = np.ascontiguousarray(data, dtype=dtype.numpy)
+        array = np.require(data, dtype=dtype.numpy, requirements="C")  # not ascontiguousarray: it makes rank 0 rank 1
         return Tensor(self.name(name or f"{self.stem}.const"), as_ints(array.shape), dtype, array)
 
     def op(self, kind: str, inputs: Sequence[Tensor], **attrs: Attr) -> Tensor:
@@ -64,7 +64,7 @@ class Builder:
         """
         op = Op(kind, list(inputs), [], attrs, self.location)
         try:
-            (shape, dtype), = infer(kind, op.inputs, attrs)
+            ((shape, dtype),) = infer(kind, op.inputs, attrs)
         except TosaError as error:
             raise Unsupported(error.message, error.hint) from error
         op.outputs.append(Tensor(self.name(self.stem), shape, dtype))
@@ -84,7 +84,11 @@ class Builder:
     def _largest(self, op: Op) -> float:
         """A bound of the absolute values of an int32 result."""
         x = op.inputs[0]
-        if op.kind in ("CONV2D", "DEPTHWISE_CONV2D") and op.inputs[1].data is not None and op.inputs[2].data is not None:
+        if (
+            op.kind in ("CONV2D", "DEPTHWISE_CONV2D")
+            and op.inputs[1].data is not None
+            and op.inputs[2].data is not None
+        ):
             w = np.abs(op.inputs[1].data.astype(np.float64) - int(op.attrs["weight_zp"]))  # type: ignore[arg-type]
             sums = w.sum(axis=(1, 2, 3)) if op.kind == "CONV2D" else w.sum(axis=(0, 1)).reshape(-1)
             return float((sums * self.magnitude(x, int(op.attrs["input_zp"])) + np.abs(op.inputs[2].data)).max())  # type: ignore[arg-type]
@@ -102,8 +106,19 @@ class Builder:
 
     # -- operators with operands that need a default or a conversion ------------------------------------------
 
-    def conv2d(self, x: Tensor, w: Tensor, bias: Tensor, *, pad: Sequence[int], stride: Sequence[int] = (1, 1),
-               dilation: Sequence[int] = (1, 1), input_zp: int = 0, weight_zp: int = 0, depthwise: bool = False) -> Tensor:
+    def conv2d(
+        self,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor,
+        *,
+        pad: Sequence[int],
+        stride: Sequence[int] = (1, 1),
+        dilation: Sequence[int] = (1, 1),
+        input_zp: int = 0,
+        weight_zp: int = 0,
+        depthwise: bool = False,
+    ) -> Tensor:
         """CONV2D (weights OHWI) or DEPTHWISE_CONV2D (weights HWCM); pad is top, bottom, left, right.
 
         TOSA wants the padded input to be covered exactly by the strided kernel: what is too much at the bottom
@@ -124,11 +139,20 @@ class Builder:
             x = self.slice(x, [0] * len(sizes), sizes)
         kind = "DEPTHWISE_CONV2D" if depthwise else "CONV2D"
         acc = "int48" if x.dtype is DType.INT16 else "int32"
-        return self.op(kind, [x, w, bias], pad=as_ints(pads), stride=as_ints(stride), dilation=as_ints(dilation),
-                       acc_type=acc, input_zp=int(input_zp), weight_zp=int(weight_zp))
+        return self.op(
+            kind,
+            [x, w, bias],
+            pad=as_ints(pads),
+            stride=as_ints(stride),
+            dilation=as_ints(dilation),
+            acc_type=acc,
+            input_zp=int(input_zp),
+            weight_zp=int(weight_zp),
+        )
 
-    def rescale(self, x: Tensor, scale: float | npt.NDArray[np.float64], out: DType, *, input_zp: int = 0,
-                output_zp: int = 0) -> Tensor:
+    def rescale(
+        self, x: Tensor, scale: float | npt.NDArray[np.float64], out: DType, *, input_zp: int = 0, output_zp: int = 0
+    ) -> Tensor:
         """RESCALE by a real factor, one or one for each element of the last axis, with single rounding.
 
         TOSA wants |value| < 2^(shift - 1), which a factor breaks that takes values far beyond any type: what a tensor
@@ -141,9 +165,20 @@ class Builder:
             scales = scales[:1]
         scale32 = x.dtype is not DType.INT48
         multiplier, shift = quantize_scale(scales, 31 if scale32 else 15)
-        y = self.op("RESCALE", [x], multiplier=multiplier, shift=shift, input_zp=int(input_zp), output_zp=int(output_zp),
-                       scale32=scale32, rounding="single", per_channel=len(multiplier) > 1, input_unsigned=False,
-                       output_unsigned=False, out_dtype=str(out))
+        y = self.op(
+            "RESCALE",
+            [x],
+            multiplier=multiplier,
+            shift=shift,
+            input_zp=int(input_zp),
+            output_zp=int(output_zp),
+            scale32=scale32,
+            rounding="single",
+            per_channel=len(multiplier) > 1,
+            input_unsigned=False,
+            output_unsigned=False,
+            out_dtype=str(out),
+        )
         if out is DType.INT32:
             self._magnitude[y] = self.magnitude(x, input_zp) * float(scales.max()) + 1
         return y
@@ -203,8 +238,9 @@ class Builder:
         y = self.op("TRANSPOSE", [self.reshape(x, sizes)], perms=as_ints(order))
         return self.reshape(y, shape)
 
-    def _transpose_u85(self, x: Tensor, perm: tuple[int, ...], shape: tuple[int, ...], sizes: list[int],
-                       order: list[int]) -> Tensor:
+    def _transpose_u85(
+        self, x: Tensor, perm: tuple[int, ...], shape: tuple[int, ...], sizes: list[int], order: list[int]
+    ) -> Tensor:
         few, many = (sizes[0], sizes[1]) if len(sizes) == 2 else (0, 0)
         if len(sizes) == 2 and few <= 8 and many % 8 == 0 and many >= 512 and x.dtype is DType.INT8:
             return self.reshape(self._interleave_conv(x, few, many), shape)
@@ -220,7 +256,9 @@ class Builder:
             for c in range(channels):
                 weights[p * channels + c, c, 0, p] = 1
         x = self.reshape(x, [1, channels, pixels // 8, 8])
-        acc = self.conv2d(x, self.const(weights, DType.INT8), self.const(np.zeros(8 * channels), DType.INT32), pad=(0, 0, 0, 0))
+        acc = self.conv2d(
+            x, self.const(weights, DType.INT8), self.const(np.zeros(8 * channels), DType.INT32), pad=(0, 0, 0, 0)
+        )
         return self.rescale(acc, 1.0, DType.INT8)
 
 
@@ -231,8 +269,10 @@ def quantize_scale(scales: npt.NDArray[np.float64], bits: int) -> tuple[tuple[in
         Unsupported: A factor is not positive and finite, or too large for the smallest shift.
     """
     if not np.all(np.isfinite(scales)) or np.any(scales <= 0):
-        raise Unsupported(f"a rescale factor is not a positive finite number: {scales.min()}",
-                          "look for a tensor that calibration saw as constant zero")
+        raise Unsupported(
+            f"a rescale factor is not a positive finite number: {scales.min()}",
+            "look for a tensor that calibration saw as constant zero",
+        )
     mantissa, exponent = np.frexp(scales)
     multiplier = np.rint(np.ldexp(mantissa, bits)).astype(np.int64)
     exponent = np.where(multiplier == 1 << bits, exponent + 1, exponent)

@@ -85,6 +85,12 @@ def bounded(a: Annotator, node: fx.Node) -> None:
     a.quantize_output(node, fixed=FIXED[node.target])
 
 
+@annotates(aten.glu.default)
+def gated(a: Annotator, node: fx.Node) -> None:
+    a.quantize_inputs(node)
+    a.quantize_output(node)
+
+
 @annotates(aten.softmax.int, aten._softmax.default)
 def softmax(a: Annotator, node: fx.Node) -> None:
     a.quantize_inputs(node)

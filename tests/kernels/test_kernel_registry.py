@@ -85,3 +85,4 @@ def test_limits() -> None:
     assert "negative integers" in str(unusable(aten.remainder.Scalar, (x.int(), 3), {}))
     assert unusable(aten.remainder.Scalar, (x, 3), {}) is None
     assert "no kernel" in str(unusable(aten.silu.default, (x,), {}))
+    assert "takes index as int64, not int32" in str(unusable(aten.gather.default, (x, 0, x.int()), {}))

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import lowering
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-import lowering
 
 
 class Fn(nn.Module):
@@ -91,17 +90,38 @@ ROWS = [
     Row("transposed_1d", lambda: nn.ConvTranspose1d(6, 4, 4, stride=2, padding=1), LINE),
     Row("linear", lambda: nn.Linear(20, 7), FLAT),
     Row("linear_rows", lambda: nn.Linear(20, 7), ((2, 5, 20),)),
-    Row("linear_after_flatten", lambda: nn.Sequential(nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(6 * 4 * 3, 5)), ((1, 4, 6, 5),)),
-    Row("linear_after_permuted_flatten",
-        lambda: nn.Sequential(nn.Conv2d(4, 6, 3), Fn(lambda x: x.permute(0, 3, 2, 1).reshape(1, -1)), nn.Linear(72, 5)), ((1, 4, 6, 5),)),
+    Row(
+        "linear_after_flatten",
+        lambda: nn.Sequential(nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(6 * 4 * 3, 5)),
+        ((1, 4, 6, 5),),
+    ),
+    Row(
+        "linear_after_permuted_flatten",
+        lambda: nn.Sequential(nn.Conv2d(4, 6, 3), Fn(lambda x: x.permute(0, 3, 2, 1).reshape(1, -1)), nn.Linear(72, 5)),
+        ((1, 4, 6, 5),),
+    ),
     Row("batch_norm_alone", lambda: nn.Sequential(nn.ReLU(), nn.BatchNorm2d(8))),
     Row("relu", fn(F.relu, 8)),
     Row("relu_inplace", fn(lambda x: F.relu_(x + 0.1))),
     Row("relu6", fn(F.relu6), scale=4.0),
     Row("hardtanh", fn(lambda x: F.hardtanh(x, -0.3, 0.7))),
     Row("clamp", fn(lambda x: x.clamp(min=-0.2))),
-    *(Row(name, fn(getattr(F, name))) for name in (
-        "hardswish", "hardsigmoid", "sigmoid", "tanh", "silu", "gelu", "elu", "leaky_relu", "softplus", "mish", "selu")),
+    *(
+        Row(name, fn(getattr(F, name)))
+        for name in (
+            "hardswish",
+            "hardsigmoid",
+            "sigmoid",
+            "tanh",
+            "silu",
+            "gelu",
+            "elu",
+            "leaky_relu",
+            "softplus",
+            "mish",
+            "selu",
+        )
+    ),
     *(Row(name, fn(getattr(torch, name))) for name in ("exp", "abs", "neg", "sin", "cos", "erf", "square")),
     Row("log", fn(lambda x: torch.log(x.abs() + 0.5)), lsb=2.0),
     Row("sqrt", fn(lambda x: torch.sqrt(x.abs())), lsb=2.0),
@@ -126,6 +146,7 @@ ROWS = [
     Row("mul_channels", fn(torch.mul), ((1, 8, 12, 10), (1, 8, 1, 1))),
     Row("div_scalar", fn(lambda x: torch.sigmoid(x / 3))),
     Row("reciprocal", fn(lambda x: 2 / (x.abs() + 1)), lsb=2.0),
+    Row("glu", fn(lambda x: F.glu(x, 1), 8)),
     Row("maximum", fn(torch.maximum), TWO),
     Row("minimum", fn(torch.minimum), TWO),
     Row("max_pool", lambda: nn.MaxPool2d(3, 2, 1)),
@@ -181,7 +202,10 @@ ROWS = [
     Row("upsample_nearest_x3", fn(lambda x: F.interpolate(x, scale_factor=3), 8)),
     Row("upsample_nearest_uneven", fn(lambda x: F.interpolate(x, size=(17, 25)), 8)),
     Row("upsample_bilinear", fn(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 8)),
-    Row("upsample_bilinear_corners", fn(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True), 8)),
+    Row(
+        "upsample_bilinear_corners",
+        fn(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True), 8),
+    ),
     Row("upsample_bilinear_size", fn(lambda x: F.interpolate(x, size=(30, 30), mode="bilinear"), 8)),
     Row("pixel_shuffle", fn(lambda x: F.pixel_shuffle(x, 2), 8)),
     Row("pixel_unshuffle", fn(lambda x: F.pixel_unshuffle(x, 2), 8)),

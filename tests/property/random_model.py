@@ -54,7 +54,10 @@ class RandomModel(nn.Module):
         rank = r.choice((1, 2, 3, 4, 4, 4, 4, 5))
         if rank == 4:
             return (r.choice((1, 1, 1, 2)), r.choice((1, 3, 4, 8)), r.randint(3, 9), r.randint(3, 9))
-        return (*(r.choice((1, 1, 2)) for _ in range(max(rank - 3, 0))), *(r.randint(1, 6) for _ in range(min(rank, 3))))
+        return (
+            *(r.choice((1, 1, 2)) for _ in range(max(rank - 3, 0))),
+            *(r.randint(1, 6) for _ in range(min(rank, 3))),
+        )
 
     def _grow(self, r: random.Random, pool: list[torch.Tensor]) -> None:
         i = r.randrange(len(pool)) if r.random() < 0.3 else len(pool) - 1
@@ -93,8 +96,19 @@ def conv(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x: 
     c = x.shape[1]
     groups = r.choice((1, 1, c))
     k = r.choice((1, 2, 3))
-    layer = m.layer(r, lambda: nn.Conv2d(c, groups * r.choice((1, 2, 4)), min(k, *x.shape[2:]), r.choice((1, 1, 2)), r.choice((0, 1)), groups=groups,
-                                         bias=r.random() < 0.7), lambda o: isinstance(o, nn.Conv2d) and o.in_channels == c and max(o.kernel_size) <= min(x.shape[2:]))
+    layer = m.layer(
+        r,
+        lambda: nn.Conv2d(
+            c,
+            groups * r.choice((1, 2, 4)),
+            min(k, *x.shape[2:]),
+            r.choice((1, 1, 2)),
+            r.choice((0, 1)),
+            groups=groups,
+            bias=r.random() < 0.7,
+        ),
+        lambda o: isinstance(o, nn.Conv2d) and o.in_channels == c and max(o.kernel_size) <= min(x.shape[2:]),
+    )
     return layer, [i]
 
 
@@ -102,19 +116,40 @@ def linear(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x
     if x.dim() < 2 or not x.is_floating_point():
         return None
     features = x.shape[-1]
-    return m.layer(r, lambda: nn.Linear(features, r.randint(1, 8)), lambda o: isinstance(o, nn.Linear) and o.in_features == features), [i]
+    return m.layer(
+        r,
+        lambda: nn.Linear(features, r.randint(1, 8)),
+        lambda o: isinstance(o, nn.Linear) and o.in_features == features,
+    ), [i]
 
 
 def unary(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x: torch.Tensor) -> Made:
     if not x.is_floating_point():
         return None
-    return r.choice((F.relu, F.relu6, torch.sigmoid, torch.tanh, F.hardswish, F.silu, F.gelu, torch.abs, lambda t: t.clamp(-0.5, 0.8), lambda t: t * 1.5,
-                     lambda t: 1.0 - t, lambda t: t / 2 + 0.25)), [i]
+    return r.choice(
+        (
+            F.relu,
+            F.relu6,
+            torch.sigmoid,
+            torch.tanh,
+            F.hardswish,
+            F.silu,
+            F.gelu,
+            torch.abs,
+            lambda t: t.clamp(-0.5, 0.8),
+            lambda t: t * 1.5,
+            lambda t: 1.0 - t,
+            lambda t: t / 2 + 0.25,
+        )
+    ), [i]
 
 
 def binary(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x: torch.Tensor) -> Made:
     partners = [j for j, y in enumerate(pool) if y.dtype == x.dtype and x.is_floating_point() and _broadcasts(x, y)]
-    return r.choice((torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum)), [i, r.choice(partners)] if partners else [i, i]
+    return r.choice((torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum)), [
+        i,
+        r.choice(partners),
+    ] if partners else [i, i]
 
 
 def _broadcasts(x: torch.Tensor, y: torch.Tensor) -> bool:
@@ -129,16 +164,28 @@ def pool2d(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x
         return None
     k, s = r.choice((2, 2, 3)), r.choice((1, 2, 3, 4))
     k = min(k, *x.shape[2:])
-    return r.choice((lambda t: F.max_pool2d(t, k, s), lambda t: F.avg_pool2d(t, k, s), lambda t: F.adaptive_avg_pool2d(t, 1),
-                     lambda t: F.avg_pool2d(t, k, s, k // 2))), [i]
+    return r.choice(
+        (
+            lambda t: F.max_pool2d(t, k, s),
+            lambda t: F.avg_pool2d(t, k, s),
+            lambda t: F.adaptive_avg_pool2d(t, 1),
+            lambda t: F.avg_pool2d(t, k, s, k // 2),
+        )
+    ), [i]
 
 
 def reduce(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x: torch.Tensor) -> Made:
     if not x.is_floating_point() or not x.dim():
         return None
     d, keep = r.randrange(x.dim()), r.random() < 0.5
-    return r.choice((lambda t: t.mean(d, keepdim=keep), lambda t: t.amax(d, keepdim=keep), lambda t: t.sum(d, keepdim=keep),
-                     lambda t: t.softmax(d))), [i]
+    return r.choice(
+        (
+            lambda t: t.mean(d, keepdim=keep),
+            lambda t: t.amax(d, keepdim=keep),
+            lambda t: t.sum(d, keepdim=keep),
+            lambda t: t.softmax(d),
+        )
+    ), [i]
 
 
 def move(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x: torch.Tensor) -> Made:
@@ -146,11 +193,21 @@ def move(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x: 
     order = list(range(rank))
     r.shuffle(order)
     d = r.randrange(rank) if rank else 0
-    choices: list[Callable[[torch.Tensor], torch.Tensor]] = [lambda t: t.reshape(-1), lambda t: t.unsqueeze(0), lambda t: t.squeeze()]
+    choices: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda t: t.reshape(-1),
+        lambda t: t.unsqueeze(0),
+        lambda t: t.squeeze(),
+    ]
     if rank:
         n = x.shape[d]
-        choices += [lambda t: t.permute(order), lambda t: t.reshape(*t.shape[:d], -1), lambda t: t.narrow(d, n // 3, max(n // 2, 1)),
-                    lambda t: t.select(d, n - 1), lambda t: torch.flatten(t, d), lambda t: t.transpose(0, d)]
+        choices += [
+            lambda t: t.permute(order),
+            lambda t: t.reshape(*t.shape[:d], -1),
+            lambda t: t.narrow(d, n // 3, max(n // 2, 1)),
+            lambda t: t.select(d, n - 1),
+            lambda t: torch.flatten(t, d),
+            lambda t: t.transpose(0, d),
+        ]
     if x.is_floating_point() and rank:
         choices += [lambda t: F.pad(t, (1, 1)), lambda t: t.repeat_interleave(2, d)]
     return r.choice(choices), [i]
@@ -160,17 +217,41 @@ def join(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x: 
     if not x.dim():
         return None
     d = r.randrange(x.dim())
-    partners = [j for j, y in enumerate(pool) if y.dtype == x.dtype and y.dim() == x.dim() and all(a == b for k, (a, b) in
-                enumerate(zip(x.shape, y.shape)) if k != d)]
+    partners = [
+        j
+        for j, y in enumerate(pool)
+        if y.dtype == x.dtype
+        and y.dim() == x.dim()
+        and all(a == b for k, (a, b) in enumerate(zip(x.shape, y.shape)) if k != d)
+    ]
     return (lambda *ts: torch.cat(ts, d)), [i, r.choice(partners)]
 
 
 def cpu_only(m: RandomModel, r: random.Random, pool: list[torch.Tensor], i: int, x: torch.Tensor) -> Made:
     if not x.is_floating_point() or not x.dim():
         return None
-    return r.choice((lambda t: t.cumsum(-1), lambda t: t.flip(-1) if t.dim() else t, lambda t: F.layer_norm(t, t.shape[-1:]), lambda t: t.argmax(-1),
-                     lambda t: (t > 0.1).to(torch.float32))), [i]
+    return r.choice(
+        (
+            lambda t: t.cumsum(-1),
+            lambda t: t.flip(-1) if t.dim() else t,
+            lambda t: F.layer_norm(t, t.shape[-1:]),
+            lambda t: t.argmax(-1),
+            lambda t: (t > 0.1).to(torch.float32),
+        )
+    ), [i]
 
 
-KINDS: dict[str, Maker] = {"conv": conv, "conv again": conv, "linear": linear, "unary": unary, "unary again": unary, "binary": binary, "pool2d": pool2d,
-                           "reduce": reduce, "move": move, "move again": move, "join": join, "cpu": cpu_only}
+KINDS: dict[str, Maker] = {
+    "conv": conv,
+    "conv again": conv,
+    "linear": linear,
+    "unary": unary,
+    "unary again": unary,
+    "binary": binary,
+    "pool2d": pool2d,
+    "reduce": reduce,
+    "move": move,
+    "move again": move,
+    "join": join,
+    "cpu": cpu_only,
+}

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import operator
 
+import lowering
 import pytest
 import torch
+from random_model import RandomModel
 from torch import fx
 
-import lowering
-from random_model import RandomModel
 from arm_lower.edge.build import from_module
 from arm_lower.edge.program import EdgeProgram, call_delegate
 from arm_lower.partition import capability, levels, own_dequantize, partition
-from random_model import RandomModel
 
 MODELS = 300
 BLOCK = 10
@@ -55,7 +54,9 @@ def chain(output: fx.Node) -> float:
         if n not in seen:
             seen.add(n)
             todo += n.all_input_nodes
-    return sum(float(n.args[1]) for n in seen if "quantize_per_tensor" in str(n.target) and "dequantize" not in str(n.target))
+    return sum(
+        float(n.args[1]) for n in seen if "quantize_per_tensor" in str(n.target) and "dequantize" not in str(n.target)
+    )
 
 
 def check(seed: int) -> None:
@@ -67,8 +68,13 @@ def check(seed: int) -> None:
     program = lowering.lowered(quantized, calibration[0], target)
     assert_acyclic(program)
     reasons = {op.name for op in program.cpu_ops}
-    left = {n.name for n in program.graph.nodes if n.op == "call_function" and n.target not in (call_delegate, operator.getitem)
-            and "quantize" not in str(n.target)}
+    left = {
+        n.name
+        for n in program.graph.nodes
+        if n.op == "call_function"
+        and n.target not in (call_delegate, operator.getitem)
+        and "quantize" not in str(n.target)
+    }
     assert left <= reasons, left - reasons
     assert all(op.reason for op in program.cpu_ops)
     for d in program.delegates.values():
@@ -76,7 +82,9 @@ def check(seed: int) -> None:
     with torch.no_grad():
         wanted = quantized(*calibration[0])
     outputs = torch.utils._pytree.tree_leaves(quantized.graph.output_node().args)
-    for found, want, step, node in zip(lowering.execute(program, *calibration[0]), wanted, lowering.output_steps(quantized), outputs, strict=True):
+    for found, want, step, node in zip(
+        lowering.execute(program, *calibration[0]), wanted, lowering.output_steps(quantized), outputs, strict=True
+    ):
         assert found.shape == want.shape and found.dtype == want.dtype
         if step:
             allowed = chain(node)

@@ -21,8 +21,17 @@ from arm_lower.tosa.rewrite.transpose import cancel_transposes
 
 Rewrite = Callable[[Graph], bool]
 
-REWRITES: tuple[Rewrite, ...] = (fold_constants, merge_reshapes, cancel_transposes, compose_tables, fuse_rescales, merge_clamps, fold_pads,
-                                 share_common, remove_dead)
+REWRITES: tuple[Rewrite, ...] = (
+    fold_constants,
+    merge_reshapes,
+    cancel_transposes,
+    compose_tables,
+    fuse_rescales,
+    merge_clamps,
+    fold_pads,
+    share_common,
+    remove_dead,
+)
 
 
 def optimize(graph: Graph) -> Graph:

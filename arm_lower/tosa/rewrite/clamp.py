@@ -20,11 +20,17 @@ def merge_clamps(graph: Graph) -> bool:
         low, high = int(op.attrs["min"]), int(op.attrs["max"])  # type: ignore[arg-type]
         if source is not None and source.kind == "CLAMP":
             below, above = int(source.attrs["min"]), int(source.attrs["max"])  # type: ignore[arg-type]
-            low, high = min(max(low, below), above), max(min(high, above), below)
+            low, high = min(max(below, low), high), min(max(above, low), high)  # the later clamp has the last word
             op.inputs, op.attrs = [source.inputs[0]], {**op.attrs, "min": low, "max": high}
+            source = makers.get(op.inputs[0])
             changed = True
         smallest, largest = op.inputs[0].dtype.range
-        if source is not None and source.kind == "TABLE" and source.inputs[1].data is not None and source.inputs[1].data.size == 256:
+        if (
+            source is not None
+            and source.kind == "TABLE"
+            and source.inputs[1].data is not None
+            and source.inputs[1].data.size == 256
+        ):
             smallest, largest = int(source.inputs[1].data.min()), int(source.inputs[1].data.max())
         if low <= smallest and high >= largest and op.output not in graph.outputs:
             graph.replace(op.output, op.inputs[0])

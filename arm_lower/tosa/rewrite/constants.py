@@ -11,9 +11,9 @@ from arm_lower.tosa.ir import Graph, Op, Tensor
 def _evaluate(op: Op) -> npt.NDArray[np.generic] | None:
     a = op.attrs
     data = [t.data for t in op.inputs]
-    x = data[0]
-    if x is None or any(d is None for d in data):
+    if not data or any(d is None for d in data):
         return None
+    x: npt.NDArray[np.generic] = data[0]  # type: ignore[assignment]
     if op.kind == "RESHAPE":
         return x.reshape(a["shape"])
     if op.kind == "TRANSPOSE":
@@ -33,13 +33,13 @@ def fold_constants(graph: Graph) -> bool:
     """An operator that only rearranges constants becomes a constant; not when its result is a graph output."""
     changed = False
     for op in graph.ops:
-        if op.outputs[0] in graph.outputs or not op.inputs:
+        if op.outputs[0] in graph.outputs:
             continue
         value = _evaluate(op)
         if value is None:
             continue
         out = op.output
-        graph.replace(out, Tensor(out.name, out.shape, out.dtype, np.ascontiguousarray(value, dtype=out.dtype.numpy)))
+        graph.replace(out, Tensor(out.name, out.shape, out.dtype, np.array(value, dtype=out.dtype.numpy, order="C")))
         changed = True
     if changed:
         graph.ops = [op for op in graph.ops if op.output in graph.outputs or _evaluate(op) is None]

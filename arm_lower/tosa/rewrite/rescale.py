@@ -9,8 +9,12 @@ def is_identity(op: Op) -> bool:
     """A RESCALE that gives every integer back: factor one, equal zero points and types."""
     a = op.attrs
     return (
-        op.kind == "RESCALE" and not a["per_channel"] and a["input_zp"] == a["output_zp"] and op.inputs[0].dtype is op.output.dtype
-        and not a["input_unsigned"] and not a["output_unsigned"]
+        op.kind == "RESCALE"
+        and not a["per_channel"]
+        and a["input_zp"] == a["output_zp"]
+        and op.inputs[0].dtype is op.output.dtype
+        and not a["input_unsigned"]
+        and not a["output_unsigned"]
         and a["multiplier"][0] == 1 << a["shift"][0]  # type: ignore[index, operator]
     )
 

@@ -8,7 +8,7 @@ from arm_lower.tosa.ir import Graph
 def merge_reshapes(graph: Graph) -> bool:
     """A RESHAPE of a RESHAPE reads the first one's input; one that keeps the shape goes.
 
-    A reshape to the same shape stays where its result is a graph output made from a graph input.
+    A reshape to the same shape stays where its result is a graph output.
     """
     changed = False
     makers = graph.producers()
@@ -21,4 +21,5 @@ def merge_reshapes(graph: Graph) -> bool:
             changed = True
         if op.inputs[0].shape == op.output.shape and op.output not in graph.outputs:
             graph.replace(op.output, op.inputs[0])
+            changed = True
     return changed
