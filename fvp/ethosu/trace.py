@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fvp.ethosu.memory import FeatureMap
 from fvp.ethosu.program import Described, Program
-from fvp.ethosu.task import Task
+from fvp.ethosu.task import TRANSPOSE, Task
 
 Array = npt.NDArray[Any]
 
@@ -183,17 +183,33 @@ def first_difference(steps: Sequence[Step], wanted: Mapping[str, Array]) -> Diff
         if name not in wanted:
             continue
         mine = [s for s in steps if s.source is not None and s.source.name == name and s._values is not None]
-        found = _assemble(mine, wanted[name])
-        if found is None:
-            continue
         want = wanted[name].astype(np.int64).ravel()
-        bad = np.flatnonzero(found != (want != 0 if wanted[name].dtype == np.bool_ else want))
-        if len(bad):
-            at = tuple(int(v) for v in np.unravel_index(bad[0], wanted[name].shape))
-            source = mine[0].source
-            assert source is not None
-            return Difference(source, at, int(want[bad[0]]), int(found[bad[0]]), len(bad))
+        want = (want != 0).astype(np.int64) if wanted[name].dtype == np.bool_ else want
+        candidates = [_assemble(mine, wanted[name]), _before_move(mine, want.size)]
+        tensors = [np.abs(c) if wanted[name].dtype == np.bool_ else c for c in candidates if c is not None]
+        if not tensors or any((c == want).all() for c in tensors):
+            continue
+        found = tensors[0]
+        bad = np.flatnonzero(found != want)
+        at = tuple(int(v) for v in np.unravel_index(bad[0], wanted[name].shape))
+        source = mine[0].source
+        assert source is not None
+        return Difference(source, at, int(want[bad[0]]), int(found[bad[0]]), len(bad))
     return None
+
+
+def _before_move(steps: Sequence[Step], size: int) -> Array | None:
+    """The values of a layer before the transpose or reversal that Vela fused into it, if it did.
+
+    Vela names such a layer after either tensor.
+    """
+    task, values = steps[-1]._task, steps[-1]._values
+    if task is None or values is None or values.size != size or (task.transpose, task.reverse) == ("HWC", "NONE"):
+        return None
+    if task.reverse != "NONE":
+        values = np.flip(values, "HWC".index(task.reverse))
+    flat: Array = values.transpose(np.argsort(TRANSPOSE[task.transpose])).astype(np.int64).ravel()
+    return flat
 
 
 def _assemble(steps: Sequence[Step], wanted: Array) -> Array | None:
@@ -208,7 +224,11 @@ def _assemble(steps: Sequence[Step], wanted: Array) -> Array | None:
     if chained and alone is not None and alone.size == wanted.size:
         whole: Array = alone.astype(np.int64).ravel()
         return whole
+    previous: Task | None = None
     for s in steps:
+        if previous is not None and s._task is not None and (s._task.ifm, s._task.ofm) == (previous.ifm, previous.ofm):
+            continue  # Vela repeats the operation it has fused two others into
+        previous = s._task
         if s._task is None or s._task.ofm is None or s._task.ofm.where != "memory" or s._values is None:
             return None
         maps.append((s._task.ofm.fm, s._values))
