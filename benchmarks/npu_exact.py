@@ -101,6 +101,7 @@ class Reference:
 def measure(models: str, name: str, targets: list[str], modes: list[str]) -> list[Row]:
     """Rows of one model: target, memory mode, optimise, delegates, what was compared and what differs."""
     import arm_lower
+    from arm_lower.errors import ArmLowerError
     from arm_lower.spec import EthosUCompileSpec
     from quant import EthosUQuantizer, quantize
     from tosa_ref.run import ReferenceModel
@@ -120,7 +121,7 @@ def measure(models: str, name: str, targets: list[str], modes: list[str]) -> lis
                 row: Row = {"model": name, "target": target, "memory_mode": mode, "optimise": optimise}
                 try:
                     made = [compile_delegate(d.tosa_bytes, target, mode, optimise) for d in compiled.delegates]
-                except RuntimeError as error:
+                except (RuntimeError, ArmLowerError) as error:  # Vela's refusal, or a mode that this system lacks
                     rows.append({**row, "refused": str(error)})
                     continue
                 rows.append({**row, **compare(made, calls, wanted, references)})
@@ -131,7 +132,7 @@ def compare(made: list[Any], calls: list[Call], wanted: list[list[Any]], referen
     """Every output of every call, and every layer of the first call of each delegate."""
     import numpy as np
 
-    from fvp.ethosu import IO, first_difference, hazards, load, run_traced, sources
+    from fvp.ethosu import IO, database_tables, first_difference, hazards, load, run_traced, sources
 
     compared, wrong, layers, first = 0, 0, 0, ""
     traced: set[int] = set()
@@ -146,7 +147,7 @@ def compare(made: list[Any], calls: list[Call], wanted: list[list[Any]], referen
             found = program.run(bytes(m.read_only.data), raw, *descs, m.scratch.size, fast)
         else:
             traced.add(call.number)
-            known = sources(m.opt_database, program.stream.start)
+            known = sources(database_tables(m.opt_database), program.stream.start)
             read_only = bytes(m.read_only.data)
             found, steps = run_traced(program, read_only, raw, *descs, m.scratch.size, fast, known, keep=True)
             inner = references[call.number].tensors(call)
@@ -173,7 +174,7 @@ def compare(made: list[Any], calls: list[Call], wanted: list[list[Any]], referen
 def line(row: Row) -> str:
     label = f"{row['model']:20} {row['target'].removeprefix('ethos-'):9} {row['memory_mode']:20} {row['optimise']:12}"
     if "refused" in row:
-        return f"{label} refused: {row['refused'].splitlines()[0][:80]}"
+        return f"{label} refused: {row['refused'].splitlines()[0][:100]}"
     verdict = "exact" if not row["wrong"] else f"{row['wrong']} WRONG: {row['first']}"
     late = f", {len(row['hazards'])} hazards" if row["hazards"] else ""
     return f"{label} {row['delegates']:3} {row['compared']:10,} bytes {row['layers']:4} layers {verdict}{late}"

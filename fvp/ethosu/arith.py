@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Number = Union[int, Array]
+Number = int | Array
 
 NATURAL, DOUBLE, TO_ZERO, TO_LOWER, SYMMETRIC = "NATURAL", "DOUBLE", "TO_ZERO", "TO_LOWER", "SYMMETRIC"
 _F32, _F64 = 1 << 24, 1 << 53
@@ -118,7 +118,8 @@ class Kernel:
     @cached_property
     def sums(self) -> Array:
         """Sum of the weights of each output channel, int64."""
-        return self.w.reshape(len(self.w), -1).sum(1, dtype=np.int64)
+        total: Array = self.w.reshape(len(self.w), -1).sum(1, dtype=np.int64)
+        return total
 
     @cached_property
     def norm(self) -> int:
@@ -163,11 +164,12 @@ def dot(x: Array, kernel: Kernel, top: int) -> Array:
     if len(chunks) == 1:
         return x @ kernel.matrix
     if chunks and len(chunks) <= 8:
-        total = (x[:, : chunks[0][1]] @ kernel.matrix[: chunks[0][1]]).astype(np.float64)
+        total: Array = (x[:, : chunks[0][1]] @ kernel.matrix[: chunks[0][1]]).astype(np.float64)
         for a, b in chunks[1:]:
             total += x[:, a:b] @ kernel.matrix[a:b]
         return total
-    return x.astype(np.float64) @ kernel.matrix64
+    wide: Array = x.astype(np.float64) @ kernel.matrix64
+    return wide
 
 
 def float_type(bound: int) -> type[np.float32] | type[np.float64] | type[np.int64]:

@@ -8,14 +8,13 @@ reserved bit that is set raises `DecodeError` with the byte offset, the words an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Union
+from functools import cache
 
 import numpy as np
 
 from fvp.ethosu.errors import DecodeError
 
-Value = Union[int, str]
+Value = int | str
 
 _ENUMS: dict[str, tuple[str, ...]] = {
     # "-" marks a code without meaning.
@@ -293,7 +292,7 @@ class _Layout:
     used: int  # bits that belong to a field; all others must be zero
 
 
-@lru_cache(maxsize=None)
+@cache
 def _table(product: str) -> dict[tuple[int, int], _Layout]:
     text = _BOTH + {"u55": _U55_U65, "u65": _U55_U65 + _U65, "u85": _U85}[product]
     table = {}
@@ -414,6 +413,8 @@ def _decode1(words: list[int]) -> Stream:
     while i < len(words):
         w, at = words[i], 4 * i
         kind, high, param = w & 0xFF, w >> 8 & 0xFF, w >> 16
+        if high and kind != 2 or (param and kind == 5):
+            raise DecodeError(f"offset {at:#x}: driver action {kind} (word {w:#010x}) sets a reserved bit")
         if kind == 1:
             if i + 2 >= len(words):
                 raise DecodeError(f"offset {at:#x}: the Config action is cut off")

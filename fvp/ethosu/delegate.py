@@ -1,6 +1,6 @@
 """Delegates of a ``.pte`` on the NPU model: what `tosa_ref.host` takes as ``delegate_runner``.
 
-    Host("model.pte", delegate_runner=run_delegate).run(inputs)
+Host("model.pte", delegate_runner=run_delegate).run(inputs)
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fvp.ethosu.decode import Stream
-from fvp.ethosu.exec import Task, Tensor, build
 from fvp.ethosu.memory import region_name
+from fvp.ethosu.task import Task, Tensor, build
 from fvp.ethosu.trace import Source
 
 

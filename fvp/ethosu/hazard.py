@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fvp.ethosu.decode import Arch, Command
-from fvp.ethosu.exec import Task, Tensor
 from fvp.ethosu.memory import FeatureMap
 from fvp.ethosu.program import Program
+from fvp.ethosu.task import TRANSPOSE, Task, Tensor
 
 Array = npt.NDArray[Any]
 Box = tuple[int, int, int, int, int, int]  # y0, y1, x0, x1, c0, c1
@@ -161,23 +161,42 @@ def _pairs(first: _Issued, second: _Issued) -> Iterator[Hazard]:
                 yield Hazard(first.task.offset, second.task.offset, kind, text)
 
 
-def _out_boxes(t: Task, count: int) -> list[Box]:
-    """The last ``count`` output blocks, the very last one first. Depth runs fastest, then width, then height."""
+def _computed(t: Task) -> tuple[int, int, int]:
+    """The result's size before it is transposed."""
     assert t.ofm is not None
-    h, w, c = t.ofm.fm.shape
-    bh, bw, bc = t.block
-    nh, nw, nc = -(-h // bh), -(-w // bw), -(-c // bc)
+    size = [0, 0, 0]
+    for at, source in enumerate(TRANSPOSE[t.transpose]):
+        size[source] = t.ofm.fm.shape[at]
+    return size[0], size[1], size[2]
+
+
+def _out_boxes(t: Task, count: int) -> list[Box]:
+    """The last ``count`` output blocks as they are stored, the very last one first.
+
+    Blocks are cut before the result is transposed or reversed; depth runs fastest, then width, then height.
+    """
+    assert t.ofm is not None
+    axes, stored, size = TRANSPOSE[t.transpose], t.ofm.fm.shape, _computed(t)
+    n = [-(-s // b) for s, b in zip(size, t.block)]
+    total = n[0] * n[1] * n[2]
     out = []
-    for k in range(nh * nw * nc - 1, max(-1, nh * nw * nc - 1 - count), -1):
-        y, x, z = k // (nw * nc), k // nc % nw, k % nc
-        out.append((y * bh, min(h, y * bh + bh), x * bw, min(w, x * bw + bw), z * bc, min(c, z * bc + bc)))
+    for k in range(total - 1, max(-1, total - 1 - count), -1):
+        index = k // (n[1] * n[2]), k // n[2] % n[1], k % n[2]
+        spans = [(i * b, min(s, i * b + b)) for i, b, s in zip(index, t.block, size)]
+        (y0, y1), (x0, x1), (c0, c1) = (
+            _flip(spans[a], stored[at], t.reverse == "HWC"[at]) for at, a in enumerate(axes)
+        )
+        out.append((y0, y1, x0, x1, c0, c1))
     return out
+
+
+def _flip(span: tuple[int, int], size: int, backwards: bool) -> tuple[int, int]:
+    return (size - span[1], size - span[0]) if backwards else span
 
 
 def _in_boxes(t: Task, x: Tensor, count: int) -> list[Box]:
     """What the first ``count`` blocks of an operation read of one input; deep inputs are read in steps of depth."""
-    assert t.ofm is not None
-    h, w, c = t.ofm.fm.shape
+    h, w, c = _computed(t)
     ih, iw, ic = x.fm.shape
     bh, bw, bc = t.block
     elementwise = t.window is None
@@ -221,10 +240,7 @@ def _blocks(first: Task, second: Task, depth: int) -> Iterator[Hazard]:
     """Reads of ``second`` that BLOCKDEP lets happen before the writes of ``first`` they need."""
     if first.ofm is None or first.ofm.where != "memory" or not depth:
         return
-    if first.transpose != "HWC" or first.reverse != "NONE":
-        late = [(0, first.ofm.fm.shape[0], 0, first.ofm.fm.shape[1], 0, first.ofm.fm.shape[2])] * depth
-    else:
-        late = _out_boxes(first, depth)
+    late = _out_boxes(first, depth)
     written = [_box_bytes(first.ofm.fm, box) for box in late]
     lo, hi = min(s for s, _ in first.ofm.fm.spans()), max(e for _, e in first.ofm.fm.spans())
     for x in (second.ifm, second.ifm2):
@@ -238,7 +254,8 @@ def _blocks(first: Task, second: Task, depth: int) -> Iterator[Hazard]:
             mark[at[(at >= lo) & (at < hi)] - lo] = True
             for j, w in enumerate(written[: max(0, depth - i)]):
                 if w.size and mark[w - lo].any():
-                    text = f"{first.where} and {second.where}: BLOCKDEP {depth} lets block {i} read what the block {j} from the end has yet to write"
+                    late_one = f"BLOCKDEP {depth} lets block {i} read what the block {j} from the end has yet to write"
+                    text = f"{first.where} and {second.where}: {late_one}"
                     yield Hazard(first.offset, second.offset, "read after write", text)
                     return
 

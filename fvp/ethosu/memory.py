@@ -101,8 +101,8 @@ class FeatureMap:
         lo, hi = self._span(h, w, base)
         if lo < 0 or hi > region.data.size:
             raise AccessError(
-                f"{where}: {self.role} {self.shape} takes bytes {lo:#x}..{hi:#x} of region {self.region} ({region.name}), "
-                f"which has {region.data.size:#x}"
+                f"{where}: {self.role} {self.shape} takes bytes {lo:#x}..{hi:#x} of region {self.region} "
+                f"({region.name}), which has {region.data.size:#x}"
             )
         align = 16 if self.brick else self.bits // 8
         used = (base, self.strides[0], self.strides[2]) if self.brick else (base, *self.strides[:2])
@@ -146,7 +146,8 @@ class FeatureMap:
                 ok = bool(seen.all())
             if not ok:
                 raise AccessError(
-                    f"{where}: {self.role} {self.shape} at {base:#x} of region {self.region} ({region.name}) holds bytes that nothing has written"
+                    f"{where}: {self.role} {self.shape} at {base:#x} of region {self.region} ({region.name}) "
+                    "holds bytes that nothing has written"
                 )
         v: Array = np.ndarray(shape, self.dtype, region.data.data, base, strides)
         if self.brick:
@@ -209,7 +210,8 @@ class Memory:
         region = self.region(number, where, role)
         if base + length > region.data.size:
             raise AccessError(
-                f"{where}: {role} takes bytes {base:#x}..{base + length:#x} of region {number} ({region.name}), which has {region.data.size:#x}"
+                f"{where}: {role} takes bytes {base:#x}..{base + length:#x} of region {number} ({region.name}), "
+                f"which has {region.data.size:#x}"
             )
         if base % 16:
             raise AccessError(f"{where}: {role} address {base:#x} is not aligned to 16 bytes")

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, Protocol, Union
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from fvp.ethosu.decode import Command, Stream, Value, decode
+from fvp.ethosu.decode import Command, Stream, decode
 from fvp.ethosu.errors import NpuError
-from fvp.ethosu.exec import Machine, Task, branch_targets, build
+from fvp.ethosu.exec import Machine
 from fvp.ethosu.memory import Memory, Region, region_name
+from fvp.ethosu.task import Task, branch_targets, build
 
 Array = npt.NDArray[Any]
 _FAST_LIMIT = 64 << 20  # no dedicated SRAM is larger; a corrupt address must not make one
@@ -60,7 +61,7 @@ def _size(d: Described) -> int:
     return prod(d.shape) * d.element_size
 
 
-Observer = Callable[[Task, Union[Array, None]], None]
+Observer = Callable[[Task, Array | None], None]
 
 
 class Program:
@@ -150,7 +151,8 @@ class Program:
             region = memory.region(d.region, f"input {k}", "it")
             if d.offset + _size(d) > region.data.size:
                 raise NpuError(
-                    f"input {k} takes bytes {d.offset}..{d.offset + _size(d)} of {region.name}, which has {region.data.size}"
+                    f"input {k} takes bytes {d.offset}..{d.offset + _size(d)} of {region.name}, "
+                    f"which has {region.data.size}"
                 )
             region.data[d.offset : d.offset + _size(d)] = np.frombuffer(raw, np.uint8)
             if region.written is not None:
@@ -164,7 +166,9 @@ class Program:
             region = memory.region(d.region, f"output {k}", "it")
             data = region.data[d.offset : d.offset + _size(d)]
             if data.size != _size(d):
-                raise NpuError(f"output {k} takes bytes {d.offset}..{d.offset + _size(d)}, region {d.region} is smaller")
+                raise NpuError(
+                    f"output {k} takes bytes {d.offset}..{d.offset + _size(d)}, region {d.region} is smaller"
+                )
             if region.written is not None and not region.written[d.offset : d.offset + _size(d)].all():
                 raise NpuError(f"output {k} at {d.offset:#x} of {region.name} holds bytes that nothing has written")
             outputs.append(data.copy().view(f"<i{d.element_size}").reshape(tuple(d.shape)))

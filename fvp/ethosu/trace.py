@@ -7,16 +7,16 @@ shapes and digests only.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fvp.ethosu.exec import Task
 from fvp.ethosu.memory import FeatureMap
 from fvp.ethosu.program import Described, Program
+from fvp.ethosu.task import TRANSPOSE, Task
 
 Array = npt.NDArray[Any]
 
@@ -91,27 +91,39 @@ class Difference:
         )
 
 
-def sources(database: Any, start: int, locations: Mapping[int, str] | None = None) -> dict[int, Source]:
+def sources(
+    tables: Mapping[str, Iterable[Mapping[str, str]]], start: int, locations: Sequence[str] | None = None
+) -> dict[int, Source]:
     """The layer of each operation, out of Vela's debug database.
 
     Args:
-        database: ``opt_database`` of regor's raw model, compiled with ``enable_db=true``.
+        tables: Rows of the tables ``perf``, ``queue`` and ``source``, each row by column name; `database_tables` makes
+            them of regor's own object.
         start: `Stream.start` of the payload; the database counts from there.
-        locations: Location of each TOSA operator by its index in the flatbuffer (Vela's ``ext_key``).
+        locations: Location of each operator of the TOSA flatbuffer, constants counted (Vela's ``ext_key``).
 
     Returns:
         By the byte offset of the command in the payload.
     """
-
-    def rows(name: str) -> list[dict[str, str]]:
-        table = database.tables[name]
-        return [dict(zip(table.header, row)) for row in table.data]
-
-    place = {r["id"]: (locations or {}).get(int(r["ext_key"]), "") for r in rows("source")}
+    known = locations or ()
+    place: dict[str, str] = {}
+    for r in tables["source"]:
+        index = int(r["ext_key"]) if r["ext_key"].isdigit() else -1
+        place[r["id"]] = known[index] if 0 <= index < len(known) else ""
     layers = {
-        r["id"]: Source(r["name"], place.get(r["source_id"], ""), int(r["npu_cycles"] or 0)) for r in rows("perf")
+        r["id"]: Source(r["name"], place.get(r["source_id"], ""), int(r["npu_cycles"] or 0)) for r in tables["perf"]
     }
-    return {start + int(r["offset"]): layers[r["scheduled_id"]] for r in rows("queue") if r["scheduled_id"] in layers}
+    rows = tables["queue"]
+    return {start + int(r["offset"]): layers[r["scheduled_id"]] for r in rows if r["scheduled_id"] in layers}
+
+
+def database_tables(database: Any) -> dict[str, list[dict[str, str]]]:
+    """The tables that `sources` wants, out of ``opt_database`` of regor's raw model (``enable_db=true``)."""
+    found = {}
+    for name in ("perf", "queue", "source"):
+        table = database.tables[name]
+        found[name] = [dict(zip(table.header, row)) for row in table.data]
+    return found
 
 
 def run_traced(
@@ -171,17 +183,33 @@ def first_difference(steps: Sequence[Step], wanted: Mapping[str, Array]) -> Diff
         if name not in wanted:
             continue
         mine = [s for s in steps if s.source is not None and s.source.name == name and s._values is not None]
-        found = _assemble(mine, wanted[name])
-        if found is None:
-            continue
         want = wanted[name].astype(np.int64).ravel()
-        bad = np.flatnonzero(found != (want != 0 if wanted[name].dtype == np.bool_ else want))
-        if len(bad):
-            at = tuple(int(v) for v in np.unravel_index(bad[0], wanted[name].shape))
-            source = mine[0].source
-            assert source is not None
-            return Difference(source, at, int(want[bad[0]]), int(found[bad[0]]), len(bad))
+        want = (want != 0).astype(np.int64) if wanted[name].dtype == np.bool_ else want
+        candidates = [_assemble(mine, wanted[name]), _before_move(mine, want.size)]
+        tensors = [np.abs(c) if wanted[name].dtype == np.bool_ else c for c in candidates if c is not None]
+        if not tensors or any((c == want).all() for c in tensors):
+            continue
+        found = tensors[0]
+        bad = np.flatnonzero(found != want)
+        at = tuple(int(v) for v in np.unravel_index(bad[0], wanted[name].shape))
+        source = mine[0].source
+        assert source is not None
+        return Difference(source, at, int(want[bad[0]]), int(found[bad[0]]), len(bad))
     return None
+
+
+def _before_move(steps: Sequence[Step], size: int) -> Array | None:
+    """The values of a layer before the transpose or reversal that Vela fused into it, if it did.
+
+    Vela names such a layer after either tensor.
+    """
+    task, values = steps[-1]._task, steps[-1]._values
+    if task is None or values is None or values.size != size or (task.transpose, task.reverse) == ("HWC", "NONE"):
+        return None
+    if task.reverse != "NONE":
+        values = np.flip(values, "HWC".index(task.reverse))
+    flat: Array = values.transpose(np.argsort(TRANSPOSE[task.transpose])).astype(np.int64).ravel()
+    return flat
 
 
 def _assemble(steps: Sequence[Step], wanted: Array) -> Array | None:
@@ -196,7 +224,11 @@ def _assemble(steps: Sequence[Step], wanted: Array) -> Array | None:
     if chained and alone is not None and alone.size == wanted.size:
         whole: Array = alone.astype(np.int64).ravel()
         return whole
+    previous: Task | None = None
     for s in steps:
+        if previous is not None and s._task is not None and (s._task.ifm, s._task.ofm) == (previous.ifm, previous.ofm):
+            continue  # Vela repeats the operation it has fused two others into
+        previous = s._task
         if s._task is None or s._task.ofm is None or s._task.ofm.where != "memory" or s._values is None:
             return None
         maps.append((s._task.ofm.fm, s._values))

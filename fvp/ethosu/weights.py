@@ -39,7 +39,8 @@ class _Bits:
             return np.zeros(pos.shape, np.int64)
         if int(pos.max()) + width > self.size:
             raise DecodeError(f"weight stream: cut off at bit {int(pos.max())} of {self.size}")
-        return (self._wide[pos >> 3] >> (pos & 7).astype(np.uint32) & np.uint32((1 << width) - 1)).astype(np.int64)
+        found: Ints = self._wide[pos >> 3] >> (pos & 7).astype(np.uint32) & np.uint32((1 << width) - 1)
+        return found.astype(np.int64)
 
 
 _ARANGE12 = np.arange(12)
@@ -50,7 +51,8 @@ def _runs(counts: list[int], starts: list[int], width: int, limit: int) -> Ints:
     n = np.asarray(counts, np.int64)
     total = int(n.sum())
     first = np.cumsum(n) - n
-    return (np.repeat(np.asarray(starts, np.int64) - first * width, n) + np.arange(total) * width)[:limit]
+    at: Ints = np.repeat(np.asarray(starts, np.int64) - first * width, n) + np.arange(total) * width
+    return at[:limit]
 
 
 def _slice(
@@ -227,11 +229,13 @@ def decode_fwd(data: bytes, count: int) -> Ints:
         )
     body = np.frombuffer(data, np.uint8, offset=32)
     if raw:
-        return body[:count].view(np.int8).astype(np.int16) - np.int16(adjust)
+        plain: Ints = body[:count].view(np.int8).astype(np.int16) - np.int16(adjust)
+        return plain
     codes = (body[:, None] >> np.arange(0, 8, width, dtype=np.uint8) & ((1 << width) - 1)).ravel()[:count]
     folded = np.asarray([head >> 112 + 9 * i & 0x1FF for i in range(16)])
-    table = np.where(folded & 1, -(folded >> 1), folded >> 1).astype(np.int16)
-    return table[codes]
+    table: Ints = np.where(folded & 1, -(folded >> 1), folded >> 1).astype(np.int16)
+    weights: Ints = table[codes]
+    return weights
 
 
 @dataclass(frozen=True)

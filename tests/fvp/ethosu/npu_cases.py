@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from npu_harness import B, G, I8, I16, I32, I48
+from npu_harness import I8, I16, I32, I48, B, G
 
 from arm_lower.tosa.ir import DType, Tensor
 
@@ -260,20 +260,19 @@ def _large_cases() -> None:
     case("dynamic_weights_int16", lambda g: _dynamic(g, I16), OLD)
     case("dynamic_weights_depthwise", lambda g: _dynamic(g, depthwise=True), OLD)
     for k, s in (((4, 4), (4, 4)), ((7, 7), (4, 1)), ((5, 2), (1, 5))):
-        none = (0, 0, 0, 0)
         tag = f"k{k[0]}{k[1]}_s{s[0]}{s[1]}"
         case(
             f"stride_{tag}",
-            lambda g, k=k, s=s: g.rescale(g.conv(g.input((1, 24, 24, 8)), 8, k, s, pad=none), per_channel=True),
+            lambda g, k=k, s=s: g.rescale(g.conv(g.input((1, 24, 24, 8)), 8, k, s, pad=(0, 0, 0, 0)), per_channel=True),
         )
         case(
             f"stride_depthwise_{tag}",
-            lambda g, k=k, s=s: g.rescale(g.depthwise(g.input((1, 24, 24, 8)), k, s, pad=none)),
+            lambda g, k=k, s=s: g.rescale(g.depthwise(g.input((1, 24, 24, 8)), k, s, pad=(0, 0, 0, 0))),
             OLD,
         )
         case(
             f"stride_depthwise_i16_{tag}",
-            lambda g, k=k, s=s: g.rescale(g.depthwise(g.input((1, 24, 24, 8), I16), k, s, pad=none), I16),
+            lambda g, k=k, s=s: g.rescale(g.depthwise(g.input((1, 24, 24, 8), I16), k, s, pad=(0, 0, 0, 0)), I16),
             OLD,
         )
     case(

@@ -239,13 +239,11 @@ def compile_raw(
     family, macs = target.split("-")
     arch, config, mode = _SYSTEM[family]
     cores = 2 if target == "u65-512" else 1
-    text = f"[architecture]\nmacs={int(macs) // cores}\ncores={cores}\n[vela]\nsystem_config_name={system or config}\nmemory_mode_name={memory or mode}\n"
-    options = f"[compiler]\noutput_format=Raw\ncop_format=COP1\nenable_db=true\n[scheduler]\noptimize={optimize}\ndisable_feature={disable}\n"
-    options += (
-        "cpu_tensor_alignment=16\ntensor_allocator=HillClimb\n"
-        + (f"arena_size_limit={arena}\n" if arena else "")
-        + "[graph]\n"
-    )
+    text = f"[architecture]\nmacs={int(macs) // cores}\ncores={cores}\n[vela]\n"
+    text += f"system_config_name={system or config}\nmemory_mode_name={memory or mode}\n"
+    options = "[compiler]\noutput_format=Raw\ncop_format=COP1\nenable_db=true\n[scheduler]\n"
+    options += f"optimize={optimize}\ndisable_feature={disable}\ncpu_tensor_alignment=16\ntensor_allocator=HillClimb\n"
+    options += (f"arena_size_limit={arena}\n" if arena else "") + "[graph]\n"
     return regor.compile(arch, tosa, "TOSA", text + _ini(), options=options, verbose=False)
 
 

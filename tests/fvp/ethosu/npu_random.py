@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from npu_harness import I8, I16, I32, TARGETS, G
 
-from arm_lower.tosa.ir import DType, Tensor
+from arm_lower.tosa.ir import DType, Op, Tensor
 
 
 def _pick(rng: np.random.Generator, *values: int) -> int:
@@ -168,3 +168,139 @@ def network(seed: int) -> tuple[G, str, dict[str, object]]:
     if rng.random() < 0.2:
         options["disable"] = str(rng.choice(["Cascading", "Grouping", "FWD", "WeightBuffering"]))
     return g.out(*outs), str(rng.choice(TARGETS)), options
+
+
+def shuffle(seed: int) -> tuple[G, str]:
+    """A random chain of operators that move, reduce, compare or combine data, of any type and rank 2 to 4."""
+    g = G(seed)
+    rng = g.rng
+    dtype = [I8, I16, I32][int(rng.integers(3))]
+    rank = int(rng.integers(2, 5))
+    shape = tuple(1 if rank == 4 and i == 0 else int(rng.integers(1, 20)) for i in range(rank))
+    x = g.input(shape, dtype, (-1000, 1000) if dtype is I32 else None)
+    for _ in range(int(rng.integers(1, 5))):
+        x = _move(g, x)
+    target = str(rng.choice([t for t in TARGETS if t.startswith("u85")] if rng.random() < 0.6 else TARGETS))
+    return g.out(x), target
+
+
+def _move(g: G, x: Tensor) -> Tensor:
+    rng, shape = g.rng, x.shape
+    rank = len(shape)
+    first = 1 if rank == 4 else 0
+    axis = int(rng.integers(first, rank))
+    kind = rng.choice(
+        ["TRANSPOSE", "REVERSE", "CONCAT", "SLICE", "PAD", "RESHAPE", "TILE", "REDUCE_MAX", "REDUCE_MIN", "ADD", "MUL"]
+        + ["BITWISE_XOR", "BITWISE_AND", "SELECT", "GREATER", "SHIFT", "RESCALE", "CLAMP", "TABLE", "CLZ", "ABS"]
+    )
+    attrs: dict[str, object] = {}
+    if kind == "TRANSPOSE":
+        perm = [*range(first), *(int(v) for v in rng.permutation(np.arange(first, rank)))]
+        return g.op("TRANSPOSE", x, perms=tuple(perm))
+    if kind == "CONCAT":
+        other = tuple(int(rng.integers(1, 9)) if i == axis else n for i, n in enumerate(shape))
+        y = g.input(other, x.dtype, (-1000, 1000) if x.dtype is I32 else None)
+        return g.op("CONCAT", *((x, y) if rng.random() < 0.5 else (y, x)), axis=axis)
+    if kind == "SLICE":
+        start = [int(rng.integers(0, n)) if i >= first else 0 for i, n in enumerate(shape)]
+        size = [int(rng.integers(1, n - s + 1)) for n, s in zip(shape, start)]
+        return g.op("SLICE", x, start=tuple(start), size=tuple(size))
+    if kind == "PAD":
+        pads = [int(rng.integers(0, 4)) if i >= 2 * first else 0 for i in range(2 * rank)]
+        return g.op("PAD", x, padding=tuple(pads), pad_const=int(rng.integers(-100, 100)))
+    if kind == "RESHAPE":
+        flat = x.size
+        divisors = [d for d in range(1, flat + 1) if flat % d == 0]
+        d = int(rng.choice(divisors))
+        return g.op("RESHAPE", x, shape=(1, d, 1, flat // d) if rng.random() < 0.5 else (d, flat // d))
+    if kind == "TILE" and x.size < 2000:
+        return g.op("TILE", x, multiples=tuple(int(rng.integers(1, 4)) if i >= first else 1 for i in range(rank)))
+    if kind in ("REVERSE", "REDUCE_MAX", "REDUCE_MIN"):
+        return g.op(str(kind), x, axis=axis)
+    if kind == "RESCALE" and x.dtype is not I32:
+        return g.rescale(x, x.dtype, rng.uniform(0.2, 1.3), izp=_zp(rng, x.dtype), ozp=_zp(rng, x.dtype))
+    if kind == "CLAMP" and x.dtype is not I32:
+        return g.op("CLAMP", x, min=-50, max=77)
+    if kind == "TABLE" and x.dtype is I8:
+        return g.op("TABLE", x, g.random((256,), I8, -128, 127))
+    other = tuple(1 if rng.random() < 0.25 else n for n in shape)
+    y = g.input(other, x.dtype, (-1000, 1000) if x.dtype is I32 else None)
+    if kind in ("BITWISE_XOR", "BITWISE_AND"):
+        return g.op(str(kind), x, y)
+    if x.dtype is not I32:
+        g.graph.inputs.pop()
+        g.ranges.pop()
+        return x
+    if kind == "SELECT":
+        return g.op("SELECT", g.op("GREATER", x, y), x, y)
+    if kind == "GREATER":
+        return g.op("SELECT", g.op("EQUAL", y, x), y, x)
+    if kind == "SHIFT":
+        g.ranges[-1] = (0, 31)
+        return g.op("ARITHMETIC_RIGHT_SHIFT", x, y, round=True)
+    if kind in ("CLZ", "ABS"):
+        g.graph.inputs.pop()
+        g.ranges.pop()
+        return g.op(str(kind), x)
+    g.ranges[-1] = (-3, 3)
+    attrs = {"shift": 0} if kind == "MUL" else {}
+    return g.op(str(kind) if kind in ("ADD", "MUL") else "SUB", x, y, **attrs)
+
+
+_PIECES = frozenset({"SLICE", "CONCAT", "PAD", "TILE"})
+_COPIES = frozenset({"RESCALE", "CLAMP", "TABLE"})
+_REDUCTIONS = frozenset({"REDUCE_MAX", "REDUCE_MIN"})
+_ELEMENTWISE = frozenset(
+    {"ADD", "SUB", "MUL", "ABS", "CLZ", "SELECT", "BITWISE_XOR", "BITWISE_AND", "ARITHMETIC_RIGHT_SHIFT"}
+)
+
+
+def _behind_move(makers: dict[Tensor, Op], t: Tensor) -> set[str]:
+    """The TABLE and CLAMP operators behind at least one TRANSPOSE or REVERSE."""
+    moved, found = False, set()
+    op = makers.get(t)
+    while op is not None and op.kind in ("TRANSPOSE", "REVERSE", "RESHAPE", "CLAMP", "TABLE"):
+        moved = moved or op.kind in ("TRANSPOSE", "REVERSE")
+        if moved and op.kind in ("CLAMP", "TABLE"):
+            found.add(op.kind)
+        op = makers.get(op.inputs[0])
+    return found
+
+
+def known_fault(g: G, target: str) -> str:
+    """The pattern in a graph of `shuffle` that Vela 5.2 is known to compile wrongly, "" if there is none."""
+    makers = {op.output: op for op in g.graph.ops}
+
+    def before(t: Tensor) -> str:
+        op = makers.get(t)
+        while op is not None and op.kind in ("RESHAPE", "TRANSPOSE"):
+            op = makers.get(op.inputs[0])
+        return op.kind if op else ""
+
+    def far_before(t: Tensor) -> set[str]:
+        """Kinds of the makers behind copies."""
+        op = makers.get(t)
+        while op is not None and op.kind in (_COPIES | {"RESHAPE", "TRANSPOSE"}):
+            op = makers.get(op.inputs[0])
+        return {op.kind} if op else set()
+
+    for op in g.graph.ops:
+        kinds = {before(t) for t in op.inputs}
+        if op.kind in _REDUCTIONS and kinds & _PIECES:
+            return "a reduction of a slice reads the whole tensor"
+        if op.kind in _PIECES and kinds & _REDUCTIONS:
+            return "a reduction into a part of a tensor writes the whole tensor"
+        if op.kind in ("RESHAPE", "TRANSPOSE") and kinds & _REDUCTIONS:
+            return "the last step of a REDUCE_MIN broadcasts a reshaped tensor"
+        if op.kind in ("CONCAT", "PAD", "TILE") and kinds & _ELEMENTWISE and target.startswith("u85"):
+            return "the end of a chain is written without the strides of the tensor it is a part of"
+        if op.kind in _PIECES and kinds & _COPIES and any(far_before(t) & _PIECES for t in op.inputs):
+            return "a copy between two partial writes loses one of them"
+        if op.kind in ("CLAMP", "TABLE") and target.startswith("u85"):
+            behind = _behind_move(makers, op.inputs[0])
+            if "TABLE" in behind or (behind and op.kind == "TABLE"):
+                return "of a clamp and a table around a transpose or reverse one is lost"
+        direct = {makers[t].kind for t in op.inputs if t in makers}
+        if op.kind == "TABLE" and "TRANSPOSE" in direct and target in ("u55-32", "u55-64"):
+            return "a transpose with a table has its table outside of the memory"
+    return ""

@@ -15,7 +15,7 @@ from npu_cases import CASES
 from npu_harness import compile_graph, full
 from npu_random import network
 
-from fvp.ethosu import DecodeError, AccessError, NpuError, Program
+from fvp.ethosu import AccessError, DecodeError, NpuError, Program
 
 _PROGRAMS = {
     "conv_int8_8x8x16_24_k33_s11_d11": "u55-128",

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from npu_harness import compile_graph, difference, full, reference
-from npu_random import network, operator
+from npu_random import known_fault, network, operator, shuffle
 
-from fvp.ethosu.exec import Task
 from fvp.ethosu.hazard import Hazard, hazards
 from fvp.ethosu.program import Program
+from fvp.ethosu.task import Task
 
 _SEEDS = st.integers(0, 2**32 - 1)
 
@@ -54,6 +54,23 @@ def test_random_network(seed: int) -> None:
     assert not difference(want, compiled.run(inputs)), (seed, target, options)
     found = hazards(compiled.program)
     assert all(vela_misjudges(compiled.program, h) for h in found), (seed, target, options, found)
+
+
+@given(_SEEDS)
+@_settings(1000)
+def test_random_data_movement(seed: int) -> None:
+    """Vela has faults among these (test_npu_faults): graphs with such a pattern, or that Vela refuses, are left out."""
+    g, target = shuffle(seed)
+    if not g.graph.ops or any(t in g.graph.inputs for t in g.graph.outputs) or known_fault(g, target):
+        return
+    inputs = g.feed(seed % 1000)
+    want = reference(g.graph, inputs)
+    try:
+        compiled = compile_graph(g.graph, target)
+    except RuntimeError as error:
+        assert "could not run on NPU" in str(error) or "Unsupported" in str(error), error
+        return
+    assert not difference(want, compiled.run(inputs)), (seed, target)
 
 
 def test_a_blockdep_that_vela_misjudges() -> None:

@@ -8,8 +8,8 @@ import pytest
 from npu_harness import QUICK, TARGETS, compile_graph, difference, full, reference
 from npu_networks import NETWORKS
 
-from fvp.ethosu.exec import Task
 from fvp.ethosu.hazard import hazards
+from fvp.ethosu.task import Task
 
 SETTINGS: tuple[dict[str, Any], ...] = ({}, {"optimize": "Size"}, {"arena": 40000}, {"arena": 20000})
 

@@ -20,14 +20,14 @@ from npu_networks import mobilenet, residuals
 import tosa_ref.run
 from arm_lower.tosa.ir import DType, Graph
 from arm_lower.tosa.serialize import operator_locations, to_flatbuffer
-from fvp.ethosu import DecodeError, AccessError, NpuError, Program, decode
+from fvp.ethosu import AccessError, DecodeError, NpuError, Program, decode
 from fvp.ethosu.arith import DOUBLE, NATURAL, SYMMETRIC, TO_LOWER, TO_ZERO, rescale
 from fvp.ethosu.decode import Command, decode_words
 from fvp.ethosu.disasm import listing
-from fvp.ethosu.exec import Task
 from fvp.ethosu.hazard import hazards
 from fvp.ethosu.memory import FeatureMap, Memory, Region
-from fvp.ethosu.trace import first_difference, run_traced, sources
+from fvp.ethosu.task import Task
+from fvp.ethosu.trace import database_tables, first_difference, run_traced, sources
 from fvp.ethosu.weights import decode_swd
 
 _BUILD = {c.name: c.build for c in CASES}
@@ -285,8 +285,8 @@ def test_the_first_wrong_layer_is_found(target: str) -> None:
     raw = compile_raw(tosa, target)
     c = compile_graph(g.graph, target)
     inputs = g.feed()
-    places = dict(enumerate(operator_locations(tosa)))
-    layers = sources(raw.opt_database, c.program.stream.start, places)
+    places = operator_locations(tosa)
+    layers = sources(database_tables(raw.opt_database), c.program.stream.start, places)
     want = reference(g.graph, inputs)
     out, steps = run_traced(c.program, c.read_only, inputs, c.inputs, c.outputs, c.scratch, c.fast, layers, keep=True)
     assert not difference(want, out)

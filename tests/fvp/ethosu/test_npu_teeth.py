@@ -17,6 +17,7 @@ import fvp.ethosu.exec as ex
 import fvp.ethosu.memory as memory
 import fvp.ethosu.weights as weights
 from fvp.ethosu import NpuError, Program
+from fvp.ethosu.task import Task
 
 _BY_NAME: dict[str, Callable[[], G]] = {c.name: c.build for c in CASES}
 _BY_NAME["mobilenet"] = mobilenet
@@ -55,7 +56,7 @@ def _field(**changes: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], No
     def apply(patch: pytest.MonkeyPatch) -> None:
         original = ex.Machine.execute
 
-        def execute(self: ex.Machine, t: ex.Task) -> Any:
+        def execute(self: ex.Machine, t: Task) -> Any:
             return original(self, dataclasses.replace(t, **{k: f(t) for k, f in changes.items()}))
 
         patch.setattr(ex.Machine, "execute", execute)
