@@ -241,7 +241,7 @@ class Builder:
         return self.reshape(self._transpose_parts(self.reshape(x, sizes), as_ints(order)), shape)
 
     def _transpose_parts(self, x: Tensor, perms: tuple[int, ...]) -> Tensor:
-        """TRANSPOSE, in parts along the longest axis where that is longer than the NPU takes (an image beyond 256 x 256)."""
+        """TRANSPOSE, in parts along the longest axis where the NPU cannot take it whole (images beyond 256 x 256)."""
         longest = max(x.shape)
         if longest <= MAX_AXIS:
             return self.op("TRANSPOSE", [x], perms=perms)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import lowering
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import arm_lower
-import lowering
 from arm_lower.edge.build import from_exported
 from arm_lower.errors import ArmLowerError
 from arm_lower.partition import EthosUPartitioner
@@ -130,9 +130,40 @@ def scatter(start: int | None, end: int | None) -> Callable[..., torch.Tensor]:
     return lambda s, x, y: torch.slice_scatter(F.relu(x), F.relu(y), 1, start, end)
 
 
-ANY = frozenset({"matmul", "scaled_dot_product_attention", "_safe_softmax", "softmax", "mul", "add", "where", "full", "full_like", "tril", "ones", "logical_not",
-                 "masked_fill", "eq", "any", "_softmax", "bmm", "transpose", "view", "reshape", "permute", "contiguous", "clone", "expand", "unsqueeze",
-                 "logical_and", "scalar_tensor", "div", "einsum", "relu"})  # fmt: skip
+ANY = frozenset(
+    {
+        "matmul",
+        "scaled_dot_product_attention",
+        "_safe_softmax",
+        "softmax",
+        "mul",
+        "add",
+        "where",
+        "full",
+        "full_like",
+        "tril",
+        "ones",
+        "logical_not",
+        "masked_fill",
+        "eq",
+        "any",
+        "_softmax",
+        "bmm",
+        "transpose",
+        "view",
+        "reshape",
+        "permute",
+        "contiguous",
+        "clone",
+        "expand",
+        "unsqueeze",
+        "logical_and",
+        "scalar_tensor",
+        "div",
+        "einsum",
+        "relu",
+    }
+)
 
 REPORTS = [
     Report("B01", lambda: nn.ConvTranspose2d(3, 1, 5, stride=3, padding=2), [(1, 3, 4, 4)]),
@@ -141,35 +172,140 @@ REPORTS = [
     Report("B03 stacked", fn(lambda s, x: s.c(x.select(0, 1)), c=conv(64, 8, 1)), [(6, 1, 64, 4, 96)]),
     Report("B08", fn(lambda s, x: s.c(x).argmax(1), c=conv(8, 8)), [(1, 8, 16, 16)], cpu=frozenset({"argmax"})),
     Report("B11", fn(lambda s, x: s.c(F.pad(x, (1, 1, 1, 1))), c=conv(3, 4, padding=0)), [(1, 3, 10, 32)]),
-    Report("B12", fn(lambda s, x: s.b(F.interpolate(s.a(x), scale_factor=2, mode="bilinear")), a=conv(8, 8), b=conv(8, 8)), [(1, 8, 16, 16)], lsb=2.0),
-    Report("B13", fn(gru, gru=lambda: nn.GRU(32, 16, batch_first=True), head=linear(16, 8, bias=False)), [(1, 20, 32)], None, frozenset({"gru", "zeros"}), 2.0),
-    Report("B14", lambda: nn.Sequential(nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d((3, 2))), [(4, 4, 9, 8)], 1, frozenset({"adaptive_avg_pool2d"})),
+    Report(
+        "B12",
+        fn(lambda s, x: s.b(F.interpolate(s.a(x), scale_factor=2, mode="bilinear")), a=conv(8, 8), b=conv(8, 8)),
+        [(1, 8, 16, 16)],
+        lsb=2.0,
+    ),
+    Report(
+        "B13",
+        fn(gru, gru=lambda: nn.GRU(32, 16, batch_first=True), head=linear(16, 8, bias=False)),
+        [(1, 20, 32)],
+        None,
+        frozenset({"gru", "zeros"}),
+        2.0,
+    ),
+    Report(
+        "B14",
+        lambda: nn.Sequential(nn.Conv2d(4, 4, 3), nn.AdaptiveAvgPool2d((3, 2))),
+        [(4, 4, 9, 8)],
+        1,
+        frozenset({"adaptive_avg_pool2d"}),
+    ),
     Report("B16", fn(lambda s, x: s.l(x).view(1, 197, 4, 16).permute(0, 2, 3, 1), l=linear(64, 64)), [(1, 197, 64)]),
-    Report("B16 block", fn(lambda s, x: s.b(s.l(s.a(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)), a=conv(4, 8), l=linear(8, 8), b=conv(8, 4)), lsb=2.0),
+    Report(
+        "B16 block",
+        fn(
+            lambda s, x: s.b(s.l(s.a(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)),
+            a=conv(4, 8),
+            l=linear(8, 8),
+            b=conv(8, 4),
+        ),
+        lsb=2.0,
+    ),
     Report("B18", fn(trunk_to_heads, c=conv(3, 32, stride=2)), [(1, 3, 16, 32)]),
-    Report("B19 relu_", fn(lambda s, x: F.relu_(s.c(x)), c=lambda: nn.Conv2d(3, 64, 7, 2, 3, bias=False)), [(1, 3, 32, 32)]),
-    Report("B19 leaky_relu_", fn(lambda s, x: F.leaky_relu_(s.c(x)), c=lambda: nn.Conv2d(3, 64, 7, 2, 3, bias=False)), [(1, 3, 32, 32)]),
-    Report("B19 hardtanh_", fn(lambda s, x: F.hardtanh_(s.c(x), 0.0, 0.5), c=lambda: nn.Conv2d(3, 64, 7, 2, 3, bias=False)), [(1, 3, 32, 32)]),
+    Report(
+        "B19 relu_", fn(lambda s, x: F.relu_(s.c(x)), c=lambda: nn.Conv2d(3, 64, 7, 2, 3, bias=False)), [(1, 3, 32, 32)]
+    ),
+    Report(
+        "B19 leaky_relu_",
+        fn(lambda s, x: F.leaky_relu_(s.c(x)), c=lambda: nn.Conv2d(3, 64, 7, 2, 3, bias=False)),
+        [(1, 3, 32, 32)],
+    ),
+    Report(
+        "B19 hardtanh_",
+        fn(lambda s, x: F.hardtanh_(s.c(x), 0.0, 0.5), c=lambda: nn.Conv2d(3, 64, 7, 2, 3, bias=False)),
+        [(1, 3, 32, 32)],
+    ),
     Report("B23", C2f, [(1, 3, 32, 32)], lsb=4.0),
-    Report("B29", lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)), [(3, 8)], None, frozenset({"layer_norm"}), 2.0),
-    Report("B29 plain", lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-3, elementwise_affine=False)), [(3, 8)], 1, frozenset({"layer_norm"})),
+    Report(
+        "B29",
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)),
+        [(3, 8)],
+        None,
+        frozenset({"layer_norm"}),
+        2.0,
+    ),
+    Report(
+        "B29 plain",
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-3, elementwise_affine=False)),
+        [(3, 8)],
+        1,
+        frozenset({"layer_norm"}),
+    ),
     Report("B29 sum", fn(lambda s, x: s.c(x).sum(1, dtype=torch.float32), c=conv())),
-    Report("B31", fn(lambda s, x: grouped_attention(s, x, True), q=linear(32, 32), k=linear(32, 32), v=linear(32, 32), o=linear(32, 32)), [(1, 8, 32)], None, ANY, 3.0),
-    Report("B32", fn(grouped_attention, q=linear(32, 32), k=linear(32, 32), v=linear(32, 32), o=linear(32, 32)), [(1, 8, 32)], None, ANY, 3.0),
-    *(Report(f"B33 {name}", fn(scatter(*ends)), [(5, 9), (5, 5)], None, frozenset({"slice_scatter", "relu"}))
-      for name, ends in {"start": (0, 5), "end": (4, 9), "negative": (-5, None), "overlong": (4, 100)}.items()),
+    Report(
+        "B31",
+        fn(
+            lambda s, x: grouped_attention(s, x, True),
+            q=linear(32, 32),
+            k=linear(32, 32),
+            v=linear(32, 32),
+            o=linear(32, 32),
+        ),
+        [(1, 8, 32)],
+        None,
+        ANY,
+        3.0,
+    ),
+    Report(
+        "B32",
+        fn(grouped_attention, q=linear(32, 32), k=linear(32, 32), v=linear(32, 32), o=linear(32, 32)),
+        [(1, 8, 32)],
+        None,
+        ANY,
+        3.0,
+    ),
+    *(
+        Report(f"B33 {name}", fn(scatter(*ends)), [(5, 9), (5, 5)], None, frozenset({"slice_scatter", "relu"}))
+        for name, ends in {"start": (0, 5), "end": (4, 9), "negative": (-5, None), "overlong": (4, 100)}.items()
+    ),
     Report("B34", fn(lambda s, x: F.relu(x).mean()), [(1, 5, 7, 3)]),
     Report("B34 keepdim", fn(lambda s, x: torch.mean(F.relu(x), dim=None, keepdim=True)), [(1, 5, 7, 3)]),
-    Report("B36", fn(lambda s, x, y: torch.einsum("bhid,bhjd->bhij", F.relu(x), y)), [(1, 2, 8, 4), (1, 2, 8, 4)], None, ANY),
-    Report("B41", fn(lambda s, x: s.l(x).view(1, 16, 4, 8).permute(0, 2, 1, 3).cumsum(-1), l=linear(32, 32)), [(1, 16, 32)], 1, frozenset({"cumsum"})),
+    Report(
+        "B36",
+        fn(lambda s, x, y: torch.einsum("bhid,bhjd->bhij", F.relu(x), y)),
+        [(1, 2, 8, 4), (1, 2, 8, 4)],
+        None,
+        ANY,
+    ),
+    Report(
+        "B41",
+        fn(lambda s, x: s.l(x).view(1, 16, 4, 8).permute(0, 2, 1, 3).cumsum(-1), l=linear(32, 32)),
+        [(1, 16, 32)],
+        1,
+        frozenset({"cumsum"}),
+    ),
     Report("B46", fn(lambda s, x: (lambda y: F.relu(y) + (y + x))(s.c(x)), c=conv()), lsb=3.0),
-    Report("B46 depthwise", fn(lambda s, x: (lambda y: (F.relu(y), y + x, y.permute(0, 2, 3, 1)))(s.c(x)), c=conv(groups=4))),
-    Report("B46 transposed", fn(lambda s, x: (lambda y: (F.relu(y), y * 0.5))(s.c(x)), c=lambda: nn.ConvTranspose2d(4, 4, 2, 2)), lsb=2.0),
+    Report(
+        "B46 depthwise",
+        fn(lambda s, x: (lambda y: (F.relu(y), y + x, y.permute(0, 2, 3, 1)))(s.c(x)), c=conv(groups=4)),
+    ),
+    Report(
+        "B46 transposed",
+        fn(lambda s, x: (lambda y: (F.relu(y), y * 0.5))(s.c(x)), c=lambda: nn.ConvTranspose2d(4, 4, 2, 2)),
+        lsb=2.0,
+    ),
     Report("B47", lambda: Constants(), lsb=2.0),
-    Report("B48", fn(lambda s, x: torch.cat([x, F.hardtanh(s.c(x), 0.0, 6.0)], 3), c=lambda: nn.Conv2d(2, 2, 1, bias=False)), [(1, 2, 1, 1)]),
-    Report("B48 channels", fn(lambda s, x: torch.cat([9 * x, F.hardtanh(s.c(x), 0.0, 6.0)], 1), c=lambda: nn.Conv2d(2, 2, 1, bias=False)), [(1, 2, 4, 4)], lsb=2.0),
+    Report(
+        "B48",
+        fn(lambda s, x: torch.cat([x, F.hardtanh(s.c(x), 0.0, 6.0)], 3), c=lambda: nn.Conv2d(2, 2, 1, bias=False)),
+        [(1, 2, 1, 1)],
+    ),
+    Report(
+        "B48 channels",
+        fn(lambda s, x: torch.cat([9 * x, F.hardtanh(s.c(x), 0.0, 6.0)], 1), c=lambda: nn.Conv2d(2, 2, 1, bias=False)),
+        [(1, 2, 4, 4)],
+        lsb=2.0,
+    ),
     Report("B51", lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), [(2, 3, 8)], lsb=2.0),
-    Report("B51 reshape", fn(lambda s, x: s.b(s.a(x).reshape(3, 16)), a=linear(8, 8), b=linear(16, 4)), [(2, 3, 8)], lsb=2.0),
+    Report(
+        "B51 reshape",
+        fn(lambda s, x: s.b(s.a(x).reshape(3, 16)), a=linear(8, 8), b=linear(16, 4)),
+        [(2, 3, 8)],
+        lsb=2.0,
+    ),
     Report("B52", lambda: nn.Sequential(nn.Conv2d(8, 8, 1), nn.AvgPool2d(7)), [(1, 8, 7, 7)], lsb=2.0),
     Report("B53", lambda: nn.AvgPool2d(3), [(1, 3, 8, 8)]),
     Report("B53 two sizes", lambda: nn.AvgPool2d([2, 3]), [(1, 3, 8, 8)]),
@@ -179,13 +315,23 @@ REPORTS = [
     Report("B61", fn(lambda s, x: (lambda y: (y.clamp(-0.3, 0.7), y))(s.c(x)), c=conv())),
     Report("B63", fn(lambda s, x: F.softmax(x, -1)), [(3, 4)], lsb=1.5),
     Report("B64", fn(lambda s, x: s.c(F.pad(x, (1, 2, 0, 1))), c=conv(3, 4)), [(1, 3, 5, 5)]),
-    Report("B68", lambda: nn.Sequential(nn.Conv2d(16, 16, 1), nn.GroupNorm(4, 16)), [(1, 16, 8, 8)], 1, frozenset({"group_norm"}), 2.0),
+    Report(
+        "B68",
+        lambda: nn.Sequential(nn.Conv2d(16, 16, 1), nn.GroupNorm(4, 16)),
+        [(1, 16, 8, 8)],
+        1,
+        frozenset({"group_norm"}),
+        2.0,
+    ),
     Report("B101", linear(512, 512), [(1, 512)]),
     Report("B103", fn(lambda s, x: x.mean(1)), [(1, 16)]),
     Report("B106 same input twice", fn(lambda s, x: x * x)),
     Report("B106 activations in a row", fn(lambda s, x: F.relu(F.relu6(s.c(x))), c=conv())),
     Report("B106 split then add", fn(lambda s, x: (lambda a, b: a + b)(*x.split(2, 1)))),
-    Report("B106 reshapes then conv", fn(lambda s, x: s.c(x.reshape(1, 16, 4, 4).reshape(1, 8, 8, 4).reshape(MAP)), c=conv())),
+    Report(
+        "B106 reshapes then conv",
+        fn(lambda s, x: s.c(x.reshape(1, 16, 4, 4).reshape(1, 8, 8, 4).reshape(MAP)), c=conv()),
+    ),
     Report("B106 leaky_relu of negative slope", fn(lambda s, x: F.leaky_relu(x, -0.1))),
     Report("B106 leaky_relu of steep slope", fn(lambda s, x: F.leaky_relu(x, 1.7))),
     Report("B106 mean of a batch", fn(lambda s, x: x.mean((2, 3))), [(2, 4, 6, 6)]),
@@ -198,12 +344,16 @@ REPORTS = [
     Report("B116 small", lambda: nn.Sequential(nn.Conv2d(12, 12, 1), nn.PixelShuffle(2)), [(1, 12, 64, 64)]),
     Report("B118 image of more than 65536 pixels", conv(3, 2, stride=2), [(1, 3, 258, 256)]),
     Report("B118 its output too", conv(3, 2, 1), [(1, 3, 257, 256)]),
-    Report("B118 three axes", fn(lambda s, x: s.c(x).permute(0, 3, 1, 2), c=conv(2, 2, 1)), [(1, 2, 3, 70000)], only=[U55]),
+    Report(
+        "B118 three axes", fn(lambda s, x: s.c(x).permute(0, 3, 1, 2), c=conv(2, 2, 1)), [(1, 2, 3, 70000)], only=[U55]
+    ),
     Report("B119 mean", fn(lambda s, x: x.mean((2, 3))), [(1, 6, 14, 16)], scale=2.0),
-    Report("B119 resize", fn(lambda s, x: F.interpolate(s.c(x), size=(13, 13), mode="bilinear"), c=conv()), [(1, 4, 5, 5)]),
+    Report(
+        "B119 resize", fn(lambda s, x: F.interpolate(s.c(x), size=(13, 13), mode="bilinear"), c=conv()), [(1, 4, 5, 5)]
+    ),
     Report("B119 sum", fn(lambda s, x: s.c(x).sum((1, 2)), c=conv(16, 64)), [(1, 16, 9, 9)]),
     Report("B119 softmax of many", fn(lambda s, x: F.softmax(x, -1)), [(1, 1000)], lsb=1.5, scale=3.0),
-]  # fmt: skip
+]
 
 
 class Constants(nn.Module):
@@ -363,8 +513,14 @@ def test_b102_both_memory_formats(target: str) -> None:
 
     def network() -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1), nn.ReLU6(), nn.Conv2d(8, 8, 3, groups=8), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                             nn.Linear(8, 5)).eval()  # fmt: skip
+        return nn.Sequential(
+            nn.Conv2d(4, 8, 3, 2, 1),
+            nn.ReLU6(),
+            nn.Conv2d(8, 8, 3, groups=8),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 5),
+        ).eval()
 
     calibration = lowering.samples((1, 4, 12, 12))
     both = [
