@@ -16,7 +16,7 @@ from torchao.quantization.pt2e.observer import (
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from arm_lower.errors import QuantizationError
-from quant.observers import PerChannelWeightObserver, RangeObserver
+from quant.observers import PerChannelFakeQuantize, PerChannelWeightObserver, RangeObserver
 
 ObserverFactory = Callable[..., Any]
 
@@ -88,9 +88,8 @@ def get_symmetric_quantization_config(
         )
         default = MovingAveragePerChannelMinMaxObserver if is_per_channel else MovingAverageMinMaxObserver
         # Averaging constant 1: a weight is known exactly, there is nothing to smooth.
-        weight_ctr = FusedMovingAvgObsFakeQuantize.with_args(
-            observer=weight_observer or default, averaging_constant=1.0
-        )
+        fake_quantize = PerChannelFakeQuantize if is_per_channel else FusedMovingAvgObsFakeQuantize
+        weight_ctr = fake_quantize.with_args(observer=weight_observer or default, averaging_constant=1.0)
     else:
         activation_ctr = act_observer or RangeObserver
         weight_ctr = weight_observer or (PerChannelWeightObserver if is_per_channel else MinMaxObserver)

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from arm_lower.errors import QuantizationError
+from quant.bias import TRANSPOSED, bias_scale
 from quant.nodes import argument, constant, is_constant
 
 aten = torch.ops.aten
@@ -26,7 +27,6 @@ _CONVOLUTIONS = frozenset(
         aten.conv3d.padding,
     }
 )
-_TRANSPOSED = frozenset({aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input})
 
 _MOVERS = (
     "view",
@@ -215,7 +215,7 @@ def foldable_layer(layer: object) -> TypeGuard[fx.Node]:
         return False
     if layer.target is aten.linear.default:
         return bool(layer.meta["val"].dim() == 2)
-    return layer.target in _CONVOLUTIONS or layer.target in _TRANSPOSED
+    return layer.target in _CONVOLUTIONS or layer.target in TRANSPOSED
 
 
 def folded_parameters(
@@ -223,7 +223,7 @@ def folded_parameters(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weight and bias of ``layer`` with ``y * scale + shift`` on its output channels folded in."""
     w = weight.detach().double()
-    if layer.target in _TRANSPOSED:
+    if layer.target in TRANSPOSED:
         groups = argument(layer, 6, 1)
         by_group = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
         w = (by_group * scale.reshape(groups, 1, w.shape[1], *[1] * (w.dim() - 2))).reshape(w.shape)
@@ -341,7 +341,7 @@ def quantize_biases(gm: fx.GraphModule) -> None:
     leaves behind when it folds a batch norm into a layer that had no bias."""
     qdq = torch.ops.quantized_decomposed
     for node in list(gm.graph.nodes):
-        if node.target not in (*_CONVOLUTIONS, aten.linear.default):
+        if node.target not in (*_CONVOLUTIONS, *TRANSPOSED, aten.linear.default):
             continue
         source, weight, bias = (argument(node, i) for i in range(3))
         value = constant(gm, bias)
@@ -350,12 +350,14 @@ def quantize_biases(gm: fx.GraphModule) -> None:
         if weight.target is qdq.dequantize_per_channel.default:
             steps = constant(gm, weight.args[1])
         elif weight.target is qdq.dequantize_per_tensor.default:
-            steps = torch.full((value.numel(),), float(weight.args[1]))
+            steps = torch.tensor([float(weight.args[1])])
         else:
             continue
-        if steps is None:
+        integer_weight = constant(gm, weight.args[0])
+        if steps is None or integer_weight is None:
             continue
-        scale = (float(source.args[1]) * steps.float()).expand(value.numel()).contiguous()
+        steps = bias_scale(node, integer_weight.shape, per_channel=len(steps) > 1).expand(steps.float())
+        scale = (float(source.args[1]) * steps).expand(value.numel()).contiguous()
         limits = torch.iinfo(torch.int32)
         integers = (value.detach().double() / scale.double()).round().clamp(limits.min, limits.max).to(torch.int32)
         name = str(bias.target)

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from torchao.quantization.pt2e.fake_quantize import FusedMovingAvgObsFakeQuantize
 from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -24,9 +25,13 @@ BINS = 4096
 FOLDS = 16
 SAMPLE_LIMIT = 1 << 16
 """Elements of one tensor that enter the histogram; more are thinned out evenly."""
+FAR_END = 32
+"""Selected elements beyond which the ends of the histogram begin."""
 
 HEAD_ROOM = 0.05
-"""Least mean excess of an unseen sample, relative to the largest magnitude seen."""
+FEW_SAMPLES = 8
+"""Least mean excess of an unseen sample, relative to the largest magnitude seen, after up to `FEW_SAMPLES` samples;
+it falls in proportion to the number of samples beyond."""
 
 _FACTORS = torch.linspace(0.0, 2.5, 101, dtype=torch.float64)
 _QUANTILES = -torch.log1p(-(torch.arange(6, dtype=torch.float64) + 0.5) / 6)
@@ -135,12 +140,28 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
             self._counts[fold] += self._histogram(flat)
 
     def _histogram(self, flat: torch.Tensor) -> torch.Tensor:
+        """(BINS,) counts of ``flat``. Of a large tensor, the bulk is counted on an even selection, and the far ends
+        (where a selection would miss a lone outlier, or count it manifold) on the extremes of small blocks."""
         step = max(flat.numel() // SAMPLE_LIMIT, 1)
         step += 1 - step % 2  # odd: must not fall in step with a row length that is a power of two
         thinned = flat[::step]
-        counts = torch.histc(thinned, BINS, -self._bound, self._bound).cpu().double()
+        counts = self._count(thinned)
         counts[BINS // 2] -= thinned.numel() - int(torch.count_nonzero(thinned))  # zero itself is exact
-        return counts.clamp_(min=0) * (flat.numel() / thinned.numel())
+        counts.clamp_(min=0)
+        if step == 1:
+            return counts
+        blocks = flat[: flat.numel() // step * step].view(-1, step)
+        rest = flat[blocks.numel() :]
+        highs, lows = torch.cat([blocks.amax(1), rest]), torch.cat([blocks.amin(1), rest])
+        above = counts.flip(0).cumsum(0).flip(0) < FAR_END
+        above[: BINS // 2] = False
+        below = counts.cumsum(0) < FAR_END
+        below[BINS // 2 :] = False
+        counts *= flat.numel() / thinned.numel()
+        return torch.where(above, self._count(highs), torch.where(below, self._count(lows), counts))
+
+    def _count(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.histc(values, BINS, -self._bound, self._bound).cpu().double()
 
     def _widen(self, magnitude: float) -> None:
         """Makes the histogram reach ``magnitude``. Its bound is a power of two, so that bins merge exactly."""
@@ -177,7 +198,8 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         ordered = highs.clamp(min=0).sort(descending=True).values
         middle = max(1, len(ordered) // 2)
         excess = float(ordered[:middle].mean() - ordered[min(middle, len(ordered) - 1)])
-        growth = 1 + _QUANTILES * max(excess, HEAD_ROOM * largest) / largest  # (quantiles,)
+        least = HEAD_ROOM * min(1.0, FEW_SAMPLES / self.samples)
+        growth = 1 + _QUANTILES * max(excess / largest, least)  # (quantiles,)
         top = counts[int(highs.argmax())].expand(len(growth), -1)
         stretched = None if f is None else (lambda x: f(x * growth[:, None]))
         if stretched is None:
@@ -268,3 +290,8 @@ class PerChannelWeightObserver(UniformQuantizationObserverBase):  # type: ignore
         if self.least.numel():
             scale = torch.maximum(scale, self.least)
         return scale, torch.zeros_like(scale, dtype=torch.int64)
+
+
+class PerChannelFakeQuantize(FusedMovingAvgObsFakeQuantize):  # type: ignore[misc]
+    """torchao's fused fake-quantize under a name that makes PT2E pass the channel axis on: it looks for
+    "PerChannel" in the class name and leaves every other class at axis 0, wrong for transposed convolutions."""

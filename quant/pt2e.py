@@ -9,7 +9,7 @@ from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize, quantize_pt
 from torchao.quantization.pt2e.prepare import prepare
 
 from arm_lower.errors import QuantizationError
-from quant.annotate.context import BiasScale
+from quant.bias import BiasScale
 from quant.graph import check_evaluation, merge_duplicates, normalize, quantize_biases, strip_guards
 from quant.nodes import constant
 from quant.observers import PerChannelWeightObserver, RangeObserver

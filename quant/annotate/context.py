@@ -25,6 +25,7 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from quant.annotate import regions
 from quant.annotate.registry import PATTERNS, RULES
+from quant.bias import bias_scale
 from quant.config import QuantizationConfig
 from quant.nodes import CLAMPS, aten, has_scalar_bounds, is_float_tensor, only_user
 
@@ -32,34 +33,6 @@ Spec: TypeAlias = QuantizationSpec | FixedQParamsQuantizationSpec
 Key = Any
 """Identity of a set of parameters: a node (the tensor it makes), or a tuple for an operand that must be
 quantized apart from its tensor (a weight, a requantized edge, the model's boundary)."""
-
-
-@dataclass(frozen=True)
-class BiasScale:
-    """Scale of an int32 bias = input scale * weight scale, zero point 0.
-
-    Attributes:
-        per_channel: One scale for each output channel, else one for the tensor.
-        repeat: Output channels per weight scale.
-        interleave: The output channels that share a weight scale lie side by side, else the weight's scales
-            repeat as a whole.
-    """
-
-    per_channel: bool
-    repeat: int = 1
-    interleave: bool = False
-
-    def __call__(self, observers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale (float32) and zero point (int64) from the observers of input and weight."""
-        activation, weight = (observer.calculate_qparams()[0].to(torch.float32) for observer in observers)
-        scale = activation * (self.expand(weight) if self.per_channel else weight)
-        return scale, torch.zeros_like(scale, dtype=torch.int64)
-
-    def expand(self, per_weight_channel: torch.Tensor) -> torch.Tensor:
-        """(weight scales,) -> (output channels,)"""
-        if self.interleave:
-            return per_weight_channel.repeat_interleave(self.repeat)
-        return per_weight_channel.repeat(self.repeat)
 
 
 @dataclass
@@ -145,15 +118,13 @@ class Annotator:
         self._specs.setdefault(self._find(key), spec)
         self.reads.setdefault(node, {})[weight] = key
 
-    def quantize_bias(
-        self, node: fx.Node, bias: fx.Node, source: fx.Node, weight: fx.Node, repeat: int = 1, interleave: bool = False
-    ) -> None:
+    def quantize_bias(self, node: fx.Node, bias: fx.Node, source: fx.Node, weight: fx.Node) -> None:
         """``node`` reads the constant ``bias`` as int32 on the accumulator's scale; see `BiasScale`."""
         per_channel = self.config(node).is_per_channel
         int32 = torch.iinfo(torch.int32)
         self.derived[bias, node] = DerivedQuantizationSpec(
             derived_from=[(source, node), (weight, node)],
-            derive_qparams_fn=BiasScale(per_channel, repeat, interleave),
+            derive_qparams_fn=bias_scale(node, weight.meta["val"].shape, per_channel),
             dtype=torch.int32,
             quant_min=int32.min,
             quant_max=int32.max,
