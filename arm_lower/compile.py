@@ -308,10 +308,10 @@ def compile(
     samples = None if calibration is None else _samples(calibration)
     examples = _examples(model, samples, example_inputs, io_layout)
     seconds: dict[str, float] = {}
-    source: ExportedProgram | fx.GraphModule = _exported(model, examples, seconds)
+    source: ExportedProgram | fx.GraphModule = _exported(model, examples, seconds, progress)
     if samples is not None:
         source = _quantized(source, examples, samples, quantization, seconds, progress)
-    with _stage("edge", seconds):
+    with _stage("edge", seconds, progress):
         manager = to_edge(source, examples)
         program = manager.program()
         if io_layout == "channels_last":
@@ -319,9 +319,9 @@ def compile(
         if io_dtype == "int8":
             use_int8(program)
         boundary = describe_boundary(program)
-    with _stage("npu", seconds):
+    with _stage("npu", seconds, progress):
         lowered = EdgeProgramManager({program.name: program}).to_backend(EthosUPartitioner(spec))
-    with _stage("pte", seconds):
+    with _stage("pte", seconds, progress):
         finished = lowered.to_executorch()
         _ = finished.buffer
     methods: list[EdgeProgram] = [lowered.program(name) for name in lowered.methods]
@@ -380,12 +380,14 @@ def _channels_last(x: Any) -> Any:
     return x
 
 
-def _exported(model: Model, examples: tuple[Any, ...], seconds: dict[str, float]) -> ExportedProgram | fx.GraphModule:
+def _exported(
+    model: Model, examples: tuple[Any, ...], seconds: dict[str, float], progress: Progress | None
+) -> ExportedProgram | fx.GraphModule:
     if isinstance(model, (ExportedProgram, fx.GraphModule)):
         return model
     if model.training:
         raise ArmLowerError(f"{type(model).__name__} is in training mode", "call model.eval() first")
-    with _stage("export", seconds):
+    with _stage("export", seconds, progress):
         try:
             return torch.export.export(model, examples)
         except Exception as error:
@@ -432,10 +434,14 @@ def _quantized(
 
 
 @contextmanager
-def _stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
+def _stage(name: str, seconds: dict[str, float], progress: Progress | None = None) -> Iterator[None]:
     start = time.perf_counter()
+    if progress is not None:
+        progress(name, 0, 1)
     yield
     seconds[name] = time.perf_counter() - start
+    if progress is not None:
+        progress(name, 1, 1)
 
 
 @contextmanager
