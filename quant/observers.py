@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from torchao.quantization.pt2e.fake_quantize import FusedMovingAvgObsFakeQuantize
+from torchao.quantization.pt2e.fake_quantize import FakeQuantize
 from torchao.quantization.pt2e.observer import UniformQuantizationObserverBase
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -292,6 +292,7 @@ class PerChannelWeightObserver(UniformQuantizationObserverBase):  # type: ignore
         return scale, torch.zeros_like(scale, dtype=torch.int64)
 
 
-class PerChannelFakeQuantize(FusedMovingAvgObsFakeQuantize):  # type: ignore[misc]
-    """torchao's fused fake-quantize under a name that makes PT2E pass the channel axis on: it looks for
-    "PerChannel" in the class name and leaves every other class at axis 0, wrong for transposed convolutions."""
+class PerChannelFakeQuantize(FakeQuantize):  # type: ignore[misc]
+    """torchao's fake-quantize under a name that makes PT2E pass the channel axis on: it looks for "PerChannel" in
+    the class name and leaves every other class at axis 0, which is wrong for transposed convolutions. (The fused
+    fake-quantize knows axis 0 only.)"""
