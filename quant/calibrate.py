@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -98,7 +100,7 @@ def calibrate(
     expected = total or operator.length_hint(samples)
     kept: list[tuple[Any, ...]] = []
     done = 0
-    with torch.no_grad():
+    with torch.no_grad(), _state_kept(prepared):
         for sample in samples:
             example_inputs = example_inputs if example_inputs is not None else sample
             check_sample(sample, example_inputs, done, names)
@@ -121,6 +123,19 @@ def calibrate(
     for message in observer_findings(prepared):
         _warn(message)
     return done
+
+
+@contextmanager
+def _state_kept(prepared: fx.GraphModule) -> Iterator[None]:
+    """The model's own buffers get their values back: calibration must not become part of its initial state."""
+    buffers = dict(prepared.named_buffers())
+    own = {str(n.target) for n in prepared.graph.nodes if n.op == "get_attr"} & buffers.keys()
+    before = [(buffers[name], buffers[name].clone()) for name in sorted(own)]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def check_sample(sample: object, example: tuple[Any, ...], index: int, names: list[str] | None = None) -> None:
@@ -230,7 +245,11 @@ def _describe(node: fx.Node) -> str:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, CalibrationWarning, stacklevel=3)
+    """Warns at the line of the user's code that called into this file."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, CalibrationWarning, stacklevel=level)
 
 
 def _chain(first: tuple[Any, ...], rest: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
