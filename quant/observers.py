@@ -70,6 +70,7 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         self.non_finite = False
         self.places = 1
         self.functions: tuple[Function, ...] = ()
+        self._chosen: tuple[float, float] | None = None
         self._calls = 0
         self._bound = 0.0
         self._counts = torch.zeros(0, BINS, dtype=torch.float64)
@@ -96,6 +97,11 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
 
     def range(self) -> tuple[float, float]:
         """The chosen range; it contains 0."""
+        if self._chosen is None:
+            self._chosen = self._choose()
+        return self._chosen
+
+    def _choose(self) -> tuple[float, float]:
         low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)
         if not low < high:
             return low, high
@@ -125,6 +131,7 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
             if not flat.numel():
                 return
             low, high = (float(v) for v in torch.aminmax(flat))
+        self._chosen = None
         fold = self._calls // self.places % FOLDS
         self._calls += 1
         self.min_val, self.max_val = min(self.min_val, low), max(self.max_val, high)

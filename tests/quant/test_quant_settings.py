@@ -15,6 +15,7 @@ from arm_lower.errors import QuantizationError
 from quant import EthosUQuantizer, get_symmetric_quantization_config, quantize
 from quant.config import QuantizationConfig
 
+pytestmark = pytest.mark.filterwarnings("ignore::quant.CalibrationWarning")
 qdq = torch.ops.quantized_decomposed
 X = torch.randn(1, 8, 6, 6)
 INT8 = get_symmetric_quantization_config()
