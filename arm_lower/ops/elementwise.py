@@ -290,14 +290,27 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
 
     def emit(qy: QParams, low: float, high: float) -> Value:
         # min(x, a x) is the mirrored maximum of mirrored operands; q -> -q - 1 maps int8 onto itself: nothing is lost
-        offset = np.where(sign < 0, -(2 * qy.zero_point + 1) * qy.scalar, 0.0)
-        plain = bool(np.all(sign > 0))
-        first = value if plain else depthwise_affine(b, value, sign, offset).quantize(qy)
-        second = depthwise_affine(b, value, sign * slopes, offset).quantize(qy)
-        y = extremum(b, "MAXIMUM", first, second)
-        if not plain:
-            y = depthwise_affine(b, y.quantize(qy), sign, offset)
-        return y.clamped(low, high).quantize(qy)
+        if np.all(sign > 0):
+            return extremum(b, "MAXIMUM", value, scaled(qy, slopes).quantize(qy)).clamped(low, high).quantize(qy)
+        second = scaled(qy, sign * slopes).quantize(qy)
+        y = extremum(b, "MAXIMUM", mirrored(value, qy), second).quantize(qy)
+        return requantized(mirrored(y, qy), qy, b, low, high)
+
+    def scaled(qy: QParams, factors: Floats) -> Real:
+        return depthwise_affine(b, value, factors, offset_of(qy))
+
+    def offset_of(qy: QParams) -> Floats:
+        return np.where(sign < 0, -(2 * qy.zero_point + 1) * qy.scalar, 0.0)
+
+    def mirrored(v: Value, qy: QParams) -> Value:
+        """``v`` on the grid of the result, with q -> -q - 1 in the channels of a steep slope."""
+        if b.family != "u85":  # no bitwise operators: a convolution
+            return depthwise_affine(b, v, sign, offset_of(qy)).quantize(qy)
+        same = requantized(v, qy, b)
+        mask = b.const(
+            np.where(sign < 0, -1, 0).reshape((1,) * (len(v.shape) - 1) + (-1,)), DType.INT8, f"{b.stem}.mask"
+        )
+        return same.with_tensor(b.op("BITWISE_XOR", [same.tensor, mask]), qy)
 
     return Real(x.shape, emit)
 
