@@ -8,6 +8,8 @@ convolution, transposed, linear            input, weight per output channel, bia
 matmul                                     both inputs and the output, each with its own parameters
 add sub mul div (scalars stay scalars)     each input, one output behind a clamp
 functions of one variable, log_softmax     input and output
+chains of those and of scalar arithmetic   the tensor and the result; the nodes between stay in float
+on one tensor, as x * relu6(x + 3) / 6     (`quant.annotate.regions`)
 prelu                                      input, slopes (one scale each), output
 sigmoid hardsigmoid softmax                input; output fixed at 1/256, zero point -128
 tanh                                       input; output fixed at 1/128, zero point 0
