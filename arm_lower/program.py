@@ -20,6 +20,7 @@ from arm_lower.edge import build, cpu
 from arm_lower.edge.meta import copy_program
 from arm_lower.edge.passes import PassManager, PassType
 from arm_lower.edge.program import EdgeProgram, Partitioner
+from arm_lower.edge.verifier import verify
 from arm_lower.errors import ArmLowerError
 from arm_lower.files import write_file
 from arm_lower.kernels.emit import emit
@@ -48,15 +49,17 @@ def to_edge(
         example_kwargs: For one graph module: keyword arguments of that call.
 
     Raises:
-        ArmLowerError: Dynamic shapes, training mode, example inputs that do not fit, no program at all.
+        ArmLowerError: Dynamic shapes, training mode, dtypes that an operator cannot have, example inputs that do
+            not fit, no program at all.
     """
     named = dict(programs) if isinstance(programs, Mapping) else {"forward": programs}
     if not named:
         raise ArmLowerError("to_edge was given no program")
     examples = example_inputs if isinstance(example_inputs, Mapping) else dict.fromkeys(named, example_inputs)
-    return EdgeProgramManager(
-        {name: _build(name, source, examples.get(name), example_kwargs) for name, source in named.items()}
-    )
+    built = {name: _build(name, source, examples.get(name), example_kwargs) for name, source in named.items()}
+    for program in built.values():
+        verify(program)
+    return EdgeProgramManager(built)
 
 
 def _build(name: str, source: Source, examples: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> EdgeProgram:
@@ -126,6 +129,7 @@ class EdgeProgramManager:
             program = copy_program(self.program(name))
             for one in chosen if isinstance(chosen, Sequence) else [chosen]:
                 program = one.lower(program)
+                verify(program)
             new[name] = program
         return EdgeProgramManager(new)
 
@@ -195,4 +199,3 @@ class ExecutorchProgram:
             ArmLowerError: The file cannot be written.
         """
         write_file(path, self.buffer)
-

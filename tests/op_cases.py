@@ -518,8 +518,17 @@ def _quantized() -> dict[str, Case]:
     ops = torch.ops.quantized_decomposed
     x, weight, q = _x(2, 3, 4), _x(4, 3, 2), _i(2, 3, 4, low=-128, high=128, dtype=torch.int8)
     scales, zeros = torch.tensor([0.02, 0.03, 0.01, 0.04]), torch.zeros(4, dtype=torch.int64)
-    wide = (-128, 127, torch.int8)
+    wide, narrow = (-128, 127, torch.int8), (0, 127, torch.int8)
     return {
+        # A range that every integer type has, for derive_constraints.py, which takes the first call of an operator.
+        "quantize_narrow": Case(lambda x: ops.quantize_per_tensor(x, 0.02, 3, *narrow), (x,)),
+        "dequantize_narrow": Case(lambda q: ops.dequantize_per_tensor(q, 0.02, 3, *narrow), (q,)),
+        "quantize_channel_narrow": Case(
+            lambda w, s, z: ops.quantize_per_channel(w, s, z, 0, *narrow), (weight, scales, zeros)
+        ),
+        "dequantize_channel_narrow": Case(
+            lambda q, s, z: ops.dequantize_per_channel(q, s, z, 2, *narrow), (q, scales, zeros)
+        ),
         "quantize": Case(lambda x: ops.quantize_per_tensor(x, 0.02, -3, *wide), (x,)),
         "quantize_uint8": Case(lambda x: ops.quantize_per_tensor(x, 0.03, 100, 0, 255, torch.uint8), (x,)),
         "quantize_int16": Case(lambda x: ops.quantize_per_tensor(x, 1e-4, 0, -32768, 32767, torch.int16), (x,)),

@@ -32,9 +32,13 @@ def unusable(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
     """Why no kernel can run this operator on these operands, or None if one can."""
     if kernel_for(target) is None:
         return "the portable library has no kernel for it"
+    return limited(target, args, kwargs) or _refused_dtype(target, args, kwargs)
+
+
+def limited(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why the kernel of an operator cannot work with these shapes and values, or None."""
     limit = _LIMITS.get(target)
-    reason = limit(*args, **kwargs) if limit is not None else None
-    return reason or _refused_dtype(target, args, kwargs)
+    return limit(*args, **kwargs) if limit is not None else None
 
 
 def _refused_dtype(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -35,8 +35,9 @@ from arm_lower.edge import build, cpu  # noqa: E402
 from arm_lower.edge.meta import fake  # noqa: E402
 from arm_lower.edge.program import EdgeProgram  # noqa: E402
 from arm_lower.errors import ArmLowerError  # noqa: E402
-from arm_lower.kernels import kernel_for, usable  # noqa: E402
+from arm_lower.kernels import kernel_for  # noqa: E402
 from arm_lower.kernels.emit import emit  # noqa: E402
+from arm_lower.kernels.limits import limited  # noqa: E402
 from arm_lower.pte import emit as pte  # noqa: E402
 from arm_lower.pte.model import ProgramBuilder  # noqa: E402
 
@@ -97,10 +98,18 @@ def variants(call: Call) -> Iterator[tuple[str, torch.dtype, bool, Call]]:
                 {**kwargs, **({argument.name: one} if argument.name in kwargs else {})},
             )
             yield argument.name, dtype, True, (target, *alone)
-            together = pytree.tree_map_only(
-                torch.Tensor, lambda t, d=dtype, o=own: t.to(d) if t.dtype == o else t, (args, kwargs)
-            )
-            yield argument.name, dtype, False, (target, *together)
+            yield argument.name, dtype, False, (target, *_converted((args, kwargs), own, dtype))
+
+
+def _converted(given: Any, old: torch.dtype, new: torch.dtype) -> Any:
+    """Arguments with every tensor of dtype ``old``, and every literal ``old``, as ``new``."""
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype == old:
+            return value.to(new)
+        return new if value is old else value
+
+    return pytree.tree_map(convert, given)
 
 
 def accepted(call: Call) -> Any:
@@ -143,7 +152,7 @@ def name_set(names: list[str]) -> Any:
 def one_call(call: Call) -> tuple[bytes, list[torch.Tensor]] | None:
     """A file that makes this call only, and its inputs; None if no kernel takes it."""
     target, args, kwargs = call
-    if kernel_for(target) is None or not usable(target, args, kwargs):
+    if kernel_for(target) is None or limited(target, args, kwargs) is not None:
         return None
     graph, inputs = fx.Graph(), []
     mode = FakeTensorMode()
