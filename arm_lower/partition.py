@@ -175,10 +175,7 @@ def _walk_all(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason])
         try:
             walk.lower(node)
         except Unsupported as error:
-            blamed = (
-                set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
-            )
-            for culprit in blamed or {node}:
+            for culprit in walk.blamed(node):
                 if not (is_dequantize(culprit) or is_quantize(culprit)):
                     reasons.setdefault(culprit, Reason(error.message, error.hint))
                     supported.discard(culprit)
@@ -249,10 +246,7 @@ def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, 
         try:
             walk.lower(node)
         except Unsupported as error:
-            blamed = (
-                set().union(*(walk.pending.get(n, set()) for n in node.all_input_nodes)) if is_quantize(node) else set()
-            )
-            for culprit in blamed or {node}:
+            for culprit in walk.blamed(node):
                 reasons.setdefault(culprit, Reason(error.message, error.hint))
             return True
     b = walk.builder

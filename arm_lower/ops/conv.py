@@ -38,7 +38,8 @@ class Accumulators:
     """int32 results of one or more convolutions that together are the layer's output.
 
     Each part is rescaled on its own, because Vela joins a RESCALE to the convolution in front of it only, and
-    miscompiles one behind a CONCAT on U55 (recipes_conv 0.2); ``join`` then makes one tensor of the rescaled parts.
+    miscompiles one behind a CONCAT on U55 (docs/formulations.md 0.2); ``join`` then makes one tensor of the
+    rescaled parts.
 
     Attributes:
         parts: Accumulators and, for each of their channels, the layer's output channel.
@@ -191,7 +192,7 @@ def drop_dead_taps(
 ) -> tuple[Ints, tuple[int, int, int, int], tuple[int, int]]:
     """Cuts kernel rows and columns that only ever read padding.
 
-    Dilated kernels larger than the map have such (recipes_conv 1a).
+    Dilated kernels larger than the map have such (docs/formulations.md 1a).
     """
     pads, dil = list(pad), list(dilation)
     for axis in (0, 1):
@@ -229,7 +230,7 @@ def grouped(
 ) -> Accumulators:
     """Groups as one convolution each; narrow groups are merged block-diagonally until a convolution has 8 channels.
 
-    A depthwise convolution with a multiplier is the extreme case (recipes_conv 8.1, 8.2).
+    A depthwise convolution with a multiplier is the extreme case (docs/formulations.md 8.1, 8.2).
     """
     c_in, c_out = t.shape[3], w.shape[0]
     i, o = c_in // groups, c_out // groups
@@ -264,7 +265,7 @@ def best_fold(
 ) -> int:
     """How many output columns to compute together with their inputs folded into channels; 0 for not at all.
 
-    The NPU works on 8 input channels at a time, so images and audio leave most of it idle (recipes_conv 2a).
+    The NPU works on 8 input channels at a time, so images and audio leave most of it idle (docs/formulations.md 2a).
     """
     channels, kernel, width, s = shape[3], w.shape[3], shape[2], stride[1]
     out = (width + pad[2] + pad[3] - kernel) // s + 1
@@ -294,7 +295,7 @@ def folded_width(
     phases: int,
     zero_point: int,
 ) -> Accumulators:
-    """A convolution with ``phases * stride`` columns folded into channels (recipes_conv 2a).
+    """A convolution with ``phases * stride`` columns folded into channels (docs/formulations.md 2a).
 
     Exact for any zero point.
     """
@@ -335,7 +336,7 @@ def large_stride(
 ) -> Tensor:
     """A stride beyond the NPU's limit of 3, as a convolution with stride 1.
 
-    Its input channels are blocks of stride x stride pixels (recipes_conv 3b).
+    Its input channels are blocks of stride x stride pixels (docs/formulations.md 3b).
     """
     w = dilated(w, dilation)
     n, _, _, channels = t.shape
@@ -441,7 +442,7 @@ def conv_transpose(
     """Any stride and padding: one stride-1 convolution for each row phase, its column phases as output channels.
 
     Rows interleave because the results are concatenated along W before a reshape, columns because [W, phases * O]
-    already is [W * phases, O] (recipes_conv 8.3).
+    already is [W * phases, O] (docs/formulations.md 8.3).
     """
     x = quantized(x)
     w, scale = transposed_weight_of(weight, groups)

@@ -34,7 +34,7 @@ Operand = Lowered | Number
 Binary = Callable[[Floats, Floats], Floats]
 
 # The larger of two scales of an addition becomes exactly this power of two: the one form that U55 fuses
-# (recipes_conv 7.1).
+# (docs/formulations.md 7.1).
 ADD_SHIFT = {DType.INT8: 19, DType.INT16: 14}
 
 
@@ -149,8 +149,8 @@ def channel_affine(
 ) -> Real | None:
     """x * f + g for constants that vary along the last stored axis only.
 
-    It is a 1x1 depthwise convolution (recipes_conv 7.2, 7.3). ``factors`` gives (f, g) of the constant. None when the
-    operands are not of this kind.
+    It is a 1x1 depthwise convolution (docs/formulations.md 7.2, 7.3). ``factors`` gives (f, g) of the constant. None
+    when the operands are not of this kind.
     """
     if (
         isinstance(x, Constant)
@@ -216,7 +216,7 @@ def mul(b: Builder, x: Operand, y: Operand) -> Lowered:
 def mul_values(b: Builder, x: Value, y: Value) -> Real:
     """x * y.
 
-    Each operand has its own RESCALE by one, also for x * x: Vela miscompiles a shared one (recipes_conv 0.2).
+    Each operand has its own RESCALE by one, also for x * x: Vela miscompiles a shared one (docs/formulations.md 0.2).
     """
     qx, qy = quant(x), quant(y)
     if qx.dtype is not qy.dtype:
@@ -277,7 +277,7 @@ def _extremum(b: Builder, kind: str, x: Operand, y: Operand, fn: Binary) -> Lowe
 
 @lowers("aten.prelu.default")
 def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
-    """One slope: a TABLE. A slope for each channel: max(x, a x), where a > 1 min(x, a x) (recipes_conv 7.5)."""
+    """One slope: a TABLE. A slope for each channel: max(x, a x), where a > 1 min(x, a x) (docs/formulations.md 7.5)."""
     x = quantized(x)
     a = as_number(slope)
     if a is not None:
@@ -304,7 +304,9 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
 
     def mirrored(v: Value, qy: QParams) -> Value:
         """``v`` on the grid of the result, with q -> -q - 1 in the channels of a steep slope."""
-        if b.family != "u85":  # no bitwise operators: a convolution
+        # On U85 an XOR: its mask has one byte for each channel where a convolution's scales have ten. It costs a pass
+        # (8 % more cycles on MTCNN's R-Net, 430 bytes less). The other families have no bitwise operators.
+        if b.family != "u85":
             return depthwise_affine(b, v, sign, offset_of(qy)).quantize(qy)
         same = requantized(v, qy, b)
         mask = b.const(

@@ -64,7 +64,7 @@ def batch_norm_inference(
 
 @lowers("arm_lower.local_response_norm.default")
 def local_response_norm(b: Builder, x: Lowered, size: int, alpha: float, beta: float, k: float) -> Real:
-    """x * (k + alpha / size * sum of squares)^-beta (recipes_conv 4).
+    """x * (k + alpha / size * sum of squares)^-beta (docs/formulations.md 4).
 
     The window sum over channels is a 1x1 convolution with a band matrix, the power a TABLE behind it. The square
     has 16 bits where the denominator moves much, 8 where it hardly does.

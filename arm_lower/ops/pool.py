@@ -144,7 +144,7 @@ def max_pool1d(
 def strided_max(
     b: Builder, t: Tensor, kernel: tuple[int, int], stride: tuple[int, int], pad: tuple[int, int], out: Sequence[int]
 ) -> Tensor:
-    """A stride above 3: a cascade of small pools where the stride factors (recipes_conv 3c).
+    """A stride above 3: a cascade of small pools where the stride factors (docs/formulations.md 3c).
 
     Otherwise a pool with stride one, subsampled.
     """
@@ -380,7 +380,7 @@ def adaptive_avg_pool1d(b: Builder, x: Lowered, output_size: Sequence[int]) -> R
 def adaptive_by_matrix(b: Builder, x: Value, out: Sequence[int]) -> Real:
     """Uneven windows: pixels become channels of a 1x1 convolution with 0/1 weights.
 
-    It has one output for each window (recipes_conv 3e).
+    It has one output for each window (docs/formulations.md 3e).
     """
     q = quant(x)
     n, c, h, w = x.shape

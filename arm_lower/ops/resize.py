@@ -24,7 +24,7 @@ def nearest_vec(b: Builder, x: Lowered, size: Sequence[int] | None, factors: Seq
 
 @lowers("aten.upsample_nearest2d.default")
 def nearest(b: Builder, x: Lowered, size: Sequence[int], scale_h: float | None, scale_w: float | None) -> Value:
-    """By an integer factor: row phases as 1x1 convolutions that stack each pixel (recipes_conv 5a).
+    """By an integer factor: row phases as 1x1 convolutions that stack each pixel (docs/formulations.md 5a).
 
     By any other: two matrices, see `resample`.
     """
@@ -135,7 +135,7 @@ def resample(
 ) -> Value:
     """Rows, then columns, each as a 1x1 convolution over that axis.
 
-    The value between them has 16 bits (recipes_conv 5b).
+    The value between them has 16 bits (docs/formulations.md 5b).
     """
     q = quant(x)
     n, c, h, w = _map_shape(x)

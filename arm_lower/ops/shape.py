@@ -271,7 +271,7 @@ def pad(b: Builder, x: Lowered, padding: Sequence[int], mode: str, value: float 
 
 @lowers("aten.pixel_shuffle.default")
 def pixel_shuffle(b: Builder, x: Lowered, factor: int) -> Value:
-    """Row phases picked by 1x1 convolutions, concatenated along W and reshaped (recipes_conv 8.3b)."""
+    """Row phases picked by 1x1 convolutions, concatenated along W and reshaped (docs/formulations.md 8.3b)."""
     value = quantized(x)
     q = quant(value)
     if len(value.shape) != 4 or q.dtype is not DType.INT8:

@@ -2,7 +2,7 @@
 
 The exponential has 14 bits: one int8 TABLE for its upper and one for its lower part, both behind the same
 subtraction, so that the sum of many small terms is right. The reciprocal and the logarithm of the sum come
-from int8 TABLEs over its mantissa (recipes_seq 1, with the residual of the sum).
+from int8 TABLEs over its mantissa (docs/formulations.md 10, with the residual of the sum).
 """
 
 from __future__ import annotations

@@ -75,6 +75,12 @@ class Walk:
             self.pending[node] = {node}.union(*(self.pending.get(n, set()) for n in node.all_input_nodes))
         return value
 
+    def blamed(self, node: fx.Node) -> set[fx.Node]:
+        """The nodes at fault when ``node`` cannot be lowered: for a quantize node those whose operators wait for it."""
+        if not is_quantize(node):
+            return {node}
+        return set().union(*(self.pending.get(n, set()) for n in node.all_input_nodes)) or {node}
+
     def value(self, node: fx.Node) -> Any:
         """What a node is here: its lowering's result, a constant, or a new graph input."""
         if node not in self._values:

@@ -23,7 +23,7 @@ class Case:
         name: Unique.
         build: Makes the graph.
         refused: Families for which Vela says no.
-        differs: Why the NPU model and TOSA cannot agree on some families (section 11 of npu.md), or nothing.
+        differs: Why the NPU model and TOSA cannot agree on some families (see the list below), or nothing.
         differs_on: Those families.
         seed: Of the inputs.
     """
