@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from arm_lower.ops.value import (
 from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType, Tensor
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def weight_of(w: Lowered) -> tuple[Ints, Floats]:
         )
     if w.q.axis not in (None, 0):
         raise Unsupported(f"weight quantized along axis {w.q.axis}; axis 0 is allowed")
-    return w.numpy().astype(np.int64) - w.q.zero_point, np.atleast_1d(np.asarray(w.q.scale, np.float64))
+    integers = np.subtract(w.numpy(), w.q.zero_point, dtype=np.int16)
+    return integers, np.atleast_1d(np.asarray(w.q.scale, np.float64))
 
 
 def bias_of(bias: Lowered | None, channels: int, scale: Floats) -> Ints:
@@ -501,7 +503,7 @@ def transposed_weight_of(weight: Lowered, groups: int) -> tuple[Ints, Floats]:
     """
     if not isinstance(weight, Value) or weight.q is None or not weight.is_const:
         raise Unsupported("the weight is not a quantized constant")
-    w = weight.numpy().astype(np.int64) - weight.q.zero_point
+    w = np.subtract(weight.numpy(), weight.q.zero_point, dtype=np.int16)
     i, o = w.shape[:2]
     scale = np.atleast_1d(np.asarray(weight.q.scale, np.float64))
     if weight.q.axis == 1 and len(scale) > 1:

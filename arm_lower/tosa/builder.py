@@ -91,8 +91,9 @@ class Builder:
             and op.inputs[1].data is not None
             and op.inputs[2].data is not None
         ):
-            w = np.abs(op.inputs[1].data.astype(np.float64) - op.integer("weight_zp"))
-            sums = w.sum(axis=(1, 2, 3)) if op.kind == "CONV2D" else w.sum(axis=(0, 1)).reshape(-1)
+            w = np.abs(np.subtract(op.inputs[1].data, op.integer("weight_zp"), dtype=np.int16))  # weights have 8 bits
+            axes = (1, 2, 3) if op.kind == "CONV2D" else (0, 1)
+            sums = w.sum(axis=axes, dtype=np.int64).reshape(-1)
             bias = np.abs(op.inputs[2].data.astype(np.float64))
             return float((sums * self.magnitude(x, op.integer("input_zp")) + bias).max())
         if op.kind in ("ADD", "SUB"):

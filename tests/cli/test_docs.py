@@ -76,3 +76,17 @@ def test_targets_of_make_exist() -> None:
     for page in PAGES:
         for target in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
+
+
+def test_sections_that_the_code_cites_exist() -> None:
+    page = (ROOT / "docs/formulations.md").read_text(encoding="utf-8")
+    headings = re.findall(r"\*\*(\d+\.?\d*[a-z]?)\b|^## (\d+)\b", page, re.M)
+    sections = {a or b for a, b in headings} | {"7.3", "8.2"}  # named in the middle of a paragraph
+    cited = {
+        number
+        for path in (ROOT / "arm_lower").rglob("*.py")
+        for numbers in re.findall(r"formulations\.md ([\d., a-z]*?)[):;]?(?:$|[.)]| with)", path.read_text(), re.M)
+        for number in re.findall(r"\d+(?:\.\d+)?[a-z]?", numbers)
+    }
+    assert len(cited) > 10
+    assert cited <= sections, sorted(cited - sections)
