@@ -73,7 +73,8 @@
   X(AL_NPU_TIMEOUT, 68, "the NPU does not finish")                                            \
   X(AL_NPU_STOPPED, 69, "the NPU stopped before the end of its commands")                     \
   X(AL_NPU_MODEL, 70, "the NPU model on the host reports an error")                           \
-  X(AL_HOST_GONE, 71, "the host does not answer")
+  X(AL_HOST_GONE, 71, "the host does not answer")                                             \
+  X(AL_NPU_WEIGHTS, 72, "the NPU cannot decode the weights")
 
 typedef enum al_status {
 #define X(name, number, text) name = number,
