@@ -87,9 +87,11 @@ typedef struct al_error {
   al_status status;
   int32_t instruction;  /* number in the method, -1 outside of execution */
   int32_t argument;     /* argument of the operator, or number of the input or output */
-  const char *name;     /* operator, method, delegate or block; not owned, not always terminated: see name_size */
+  const char *name;     /* operator, method, delegate, block or table; not owned, not always terminated: see name_size */
   uint32_t name_size;
-  uint32_t needed;      /* bytes or count */
+  uint32_t overload_size;
+  const char *overload; /* of a missing kernel: its name is name "." overload */
+  uint32_t needed;      /* bytes or count; for a corrupt file the byte offset of the table `name` */
   uint32_t available;
 } al_error;
 
@@ -128,7 +130,8 @@ typedef struct al_value {
     double d;
     bool b;
     al_tensor *t;
-    struct { const void *items; uint32_t count; } list; /* in the file: int32 value indices, doubles, or bytes */
+    /* In the file, unaligned: bytes, doubles, int64 (of an int list) or int32 (of a tensor list) value indices. */
+    struct { const void *items; uint32_t count; } list;
   };
   uint8_t type; /* al_type */
 } al_value;
@@ -208,13 +211,15 @@ al_status al_method_needs(const al_program *program, const char *method, const a
 al_status al_method_init(al_method **result, const al_program *program, const char *method, const al_memory *memory,
                          const al_config *config, al_error *error);
 
-/* NULL if there is no such number. An input that was not planned has no data until al_set_input or al_bind_input. */
+/* NULL if there is no such number. An input that was not planned has no data until al_set_input or al_bind. */
 const al_value *al_input(const al_method *method, uint32_t number);
 const al_value *al_output(const al_method *method, uint32_t number);
-/* Copies `data` (dimensions as in the tensor's dim_order) after checking type and sizes; resizes dynamic inputs. */
+/* Copies `data` (dimensions as in the tensor's dim_order) after checking type and sizes; resizes dynamic inputs. An
+ * input that is not planned is not copied: `data` must stay as it is until the execution has ended. Numbers (AL_I64,
+ * AL_F64, AL_BOOL, rank 0), strings (AL_U8, rank 1) and None (`data` NULL) must equal what the file has. */
 al_status al_set_input(al_method *method, uint32_t number, al_dtype dtype, uint32_t rank, const int32_t *sizes,
                        const void *data, size_t bytes, al_error *error);
-/* Gives an input or output that is not planned the caller's memory. */
+/* Gives an input or output that is not planned the caller's memory, enough for its largest sizes. */
 al_status al_bind(al_method *method, bool output, uint32_t number, void *data, size_t bytes, al_error *error);
 al_status al_execute(al_method *method, al_error *error);
 
