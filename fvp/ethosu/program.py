@@ -157,7 +157,7 @@ class Program:
             region.data[d.offset : d.offset + _size(d)] = np.frombuffer(raw, np.uint8)
             if region.written is not None:
                 region.written[d.offset : d.offset + _size(d)] = True
-        self._execute(Machine(self.stream.arch, memory), observer)
+        self.execute(memory, observer)
         return self._collect(memory, output_descs, key)
 
     def _collect(self, memory: Memory, output_descs: Sequence[Described], key: tuple[int, ...]) -> list[Array]:
@@ -175,7 +175,13 @@ class Program:
         self._checked.add(key)
         return outputs
 
-    def _execute(self, machine: Machine, observer: Observer | None) -> None:
+    def execute(self, memory: Memory, observer: Observer | None = None) -> None:
+        """Execute the stream on regions that hold the inputs already, in place.
+
+        Raises:
+            NpuError: An operation reads or writes what it must not.
+        """
+        machine = Machine(self.stream.arch, memory)
         at, steps = 0, 0
         while True:
             t = self.tasks[at]
