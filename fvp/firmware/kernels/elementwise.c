@@ -1,0 +1,293 @@
+#include "elementwise.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------ walk */
+
+void al_walk_begin(al_walk *w, uint32_t count, const al_tensor *const *tensors) {
+  int32_t strides[AL_WALK_TENSORS][AL_MAX_RANK];
+  const al_tensor *out = tensors[0];
+  w->tensors = count;
+  w->rank = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    w->offset[k] = 0;
+    al_strides(tensors[k], strides[k]);
+  }
+  for (uint32_t place = out->rank; place-- > 0;) {
+    uint32_t d = out->dim_order[place];
+    uint32_t size = (uint32_t)out->sizes[d];
+    if (size == 1) continue;
+    uint32_t r = w->rank;
+    bool merges = r > 0;
+    for (uint32_t k = 0; k < count; k++) {
+      uint32_t missing = (uint32_t)out->rank - tensors[k]->rank;
+      bool constant = d < missing || tensors[k]->sizes[d - missing] == 1;
+      w->step[k][r] = constant ? 0 : (uint32_t)strides[k][d - missing];
+      merges = merges && w->step[k][r] == w->step[k][r - 1] * w->size[r - 1];
+    }
+    if (merges) {
+      w->size[r - 1] *= size;
+      continue;
+    }
+    w->size[r] = size;
+    w->count[r] = 0;
+    w->rank++;
+  }
+  if (w->rank == 0) {
+    for (uint32_t k = 0; k < count; k++) w->step[k][0] = 0;
+    w->size[0] = 1;
+    w->rank = 1;
+  }
+  w->run = w->size[0];
+}
+
+bool al_walk_next(al_walk *w) {
+  for (uint32_t d = 1; d < w->rank; d++) {
+    bool carry = ++w->count[d] == w->size[d];
+    for (uint32_t k = 0; k < w->tensors; k++) {
+      w->offset[k] += w->step[k][d];
+      if (carry) w->offset[k] -= w->step[k][d] * w->size[d];
+    }
+    if (!carry) return true;
+    w->count[d] = 0;
+  }
+  return false;
+}
+
+bool al_clashes(const al_tensor *out, const al_tensor *in) {
+  uintptr_t a = (uintptr_t)out->data, b = (uintptr_t)in->data;
+  if (a >= b + al_nbytes(in) || b >= a + al_nbytes(out)) return false;
+  bool in_place = a == b && al_same_layout(out, in) &&
+                  al_dtype_size((al_dtype)out->dtype) == al_dtype_size((al_dtype)in->dtype);
+  return !in_place;
+}
+
+/* ------------------------------------------------------------ operands */
+
+void al_take(al_elementwise *e, uint32_t i, al_role role) {
+  const al_value *value = al_arg(e->call, i);
+  al_operand *o = &e->operands[e->count++];
+  *o = (al_operand){.role = (uint8_t)role, .argument = (uint8_t)i};
+  if (!value) return;
+  if (value->type == AL_TENSOR) {
+    o->tensor = al_tensor_arg(e->call, i);
+    return;
+  }
+  o->d = al_scalar_arg(e->call, i);
+  o->i = al_int_scalar_arg(e->call, i);
+  o->dtype = value->type == AL_DOUBLE ? AL_F32 : value->type == AL_BOOLEAN ? AL_BOOL : AL_I64;
+}
+
+void al_take_number(al_elementwise *e, double value) {
+  e->operands[e->count++] = (al_operand){.d = value, .i = (int64_t)value, .dtype = AL_F32, .role = AL_PARAMETER};
+}
+
+/* ------------------------------------------------------------ data types */
+
+#define NO_TYPE 255
+
+static uint8_t promote(uint8_t a, uint8_t b) {
+  if (a == b || b == NO_TYPE) return a;
+  if (a == NO_TYPE) return b;
+  if (a == AL_F32 || b == AL_BOOL) return a;
+  if (b == AL_F32 || a == AL_BOOL) return b;
+  if (a == AL_U8) return b == AL_I8 ? AL_I16 : b;
+  if (b == AL_U8) return a == AL_I8 ? AL_I16 : a;
+  return a > b ? a : b;
+}
+
+/* Tensors without dimensions, and numbers even less, only have a say if they are of a higher kind. */
+static uint8_t combine(uint8_t higher, uint8_t lower) {
+  bool decided = higher != NO_TYPE && higher != AL_BOOL && lower != AL_F32;
+  return decided ? higher : promote(higher, lower);
+}
+
+static al_status common_dtype(al_elementwise *e, uint32_t rules, uint8_t *common) {
+  uint8_t dimensioned = NO_TYPE, single = NO_TYPE, number = NO_TYPE;
+  for (uint32_t k = 0; k < e->count; k++) {
+    const al_operand *o = &e->operands[k];
+    uint8_t dtype = o->tensor ? o->tensor->dtype : o->dtype;
+    bool wrong = !al_computes(dtype) || (dtype == AL_BOOL && rules & AL_NO_BOOL_INPUT && o->role == AL_PROMOTES);
+    if (o->role == AL_MASK) wrong = !o->tensor || (dtype != AL_BOOL && dtype != AL_U8);
+    if (wrong) return al_fail(e->call, AL_DTYPE, o->argument);
+    if (o->role > AL_LIMIT) continue;
+    uint8_t *level = !o->tensor ? &number : o->tensor->rank ? &dimensioned : &single;
+    *level = promote(*level, dtype);
+  }
+  *common = combine(dimensioned, combine(single, number));
+  return AL_OK;
+}
+
+static int64_t wrap(int64_t value, uint8_t dtype) {
+  switch (dtype) {
+    case AL_U8: return (uint8_t)value;
+    case AL_I8: return (int8_t)value;
+    case AL_I16: return (int16_t)value;
+    case AL_I32: return (int32_t)value;
+    case AL_BOOL: return value != 0;
+    default: return value;
+  }
+}
+
+/* torch's rule for numbers: uint8 takes negative ones down to -255. */
+static bool fits(const al_operand *o, uint8_t dtype) {
+  if (dtype == AL_BOOL) return true;
+  if (dtype == AL_F32) return !isfinite(o->d) || fabs(o->d) <= (double)FLT_MAX;
+  if (dtype == AL_U8) return fabs(o->d) <= 255;
+  double limit = (double)(1ull << (8 * al_dtype_size((al_dtype)dtype) - 1));
+  return o->d >= -limit && o->d <= limit - 1;
+}
+
+static al_status check_number(al_elementwise *e, const al_operand *o, uint8_t common) {
+  if (o->role == AL_PROMOTES) return AL_OK;
+  bool fraction = o->dtype == AL_F32 && common != AL_F32, flag = o->dtype == AL_BOOL && common != AL_BOOL;
+  if (o->role == AL_ALPHA && (fraction || flag)) return al_fail(e->call, AL_VALUE, o->argument);
+  return fits(o, common) ? AL_OK : al_fail(e->call, AL_VALUE, o->argument);
+}
+
+/* ------------------------------------------------------------ loops */
+
+/* What changes from element to element: `out` first, then the tensors that have more than one. */
+typedef struct loop {
+  al_walk walk;
+  const al_tensor *tensors[AL_WALK_TENSORS];
+  uint8_t slot[AL_WALK_TENSORS];
+  uint8_t common, result; /* data types that are computed in and given */
+} loop;
+
+static float load_float(const al_tensor *t, uint32_t at) {
+  return t->dtype == AL_F32 ? ((const float *)t->data)[at] : al_load_float(t->data, at, t->dtype);
+}
+
+static int64_t load_int(const al_tensor *t, uint32_t at, uint8_t common) {
+  int64_t value = al_load_int(t->data, at, t->dtype);
+  return t->dtype == common ? value : wrap(value, common);
+}
+
+static void loop_floats(loop *l, float *v, al_float_fn *f) {
+  const al_tensor *out = l->tensors[0];
+  do {
+    uint32_t at[AL_WALK_TENSORS];
+    memcpy(at, l->walk.offset, sizeof at);
+    for (uint32_t n = l->walk.run; n > 0; n--) {
+      for (uint32_t k = 1; k < l->walk.tensors; k++) {
+        v[l->slot[k]] = load_float(l->tensors[k], at[k]);
+        at[k] += l->walk.step[k][0];
+      }
+      if (out->dtype == AL_F32) ((float *)out->data)[at[0]] = f(v);
+      else al_store_float(out->data, at[0], out->dtype, f(v));
+      at[0] += l->walk.step[0][0];
+    }
+  } while (al_walk_next(&l->walk));
+}
+
+static void loop_ints(loop *l, int64_t *v, al_int_fn *f) {
+  const al_tensor *out = l->tensors[0];
+  do {
+    uint32_t at[AL_WALK_TENSORS];
+    memcpy(at, l->walk.offset, sizeof at);
+    for (uint32_t n = l->walk.run; n > 0; n--) {
+      for (uint32_t k = 1; k < l->walk.tensors; k++) {
+        v[l->slot[k]] = load_int(l->tensors[k], at[k], l->common);
+        at[k] += l->walk.step[k][0];
+      }
+      int64_t value = f(v);
+      if (out->dtype != l->result) value = wrap(value, l->result);
+      if (out->dtype == AL_F32) ((float *)out->data)[at[0]] = (float)value;
+      else al_store_int(out->data, at[0], out->dtype, value);
+      at[0] += l->walk.step[0][0];
+    }
+  } while (al_walk_next(&l->walk));
+}
+
+static al_status broadcast(al_elementwise *e, al_tensor *out) {
+  int32_t sizes[AL_MAX_RANK];
+  uint32_t rank = 0;
+  for (uint32_t k = 0; k < e->count; k++) {
+    const al_tensor *t = e->operands[k].tensor;
+    if (t && t->rank > rank) rank = t->rank;
+  }
+  for (uint32_t d = 0; d < rank; d++) sizes[d] = 1;
+  for (uint32_t k = 0; k < e->count; k++) {
+    const al_tensor *t = e->operands[k].tensor;
+    for (uint32_t d = 0; t && d < t->rank; d++) {
+      int32_t *size = &sizes[rank - t->rank + d];
+      if (*size != 1 && t->sizes[d] != 1 && *size != t->sizes[d]) {
+        return al_fail(e->call, AL_SHAPE, e->operands[k].argument);
+      }
+      if (*size == 1) *size = t->sizes[d];
+    }
+  }
+  return al_resize(e->call, out, rank, sizes);
+}
+
+/* torch's rule: not to a lower kind (float, integer, bool). */
+static bool can_store(uint8_t from, uint8_t to) {
+  return al_computes(to) && (from != AL_F32 || to == AL_F32) && (from == AL_BOOL || to != AL_BOOL);
+}
+
+al_status al_compute(al_elementwise *e, uint32_t out_argument, uint32_t rules, al_float_fn *f, al_int_fn *i) {
+  al_call *call = e->call;
+  al_tensor *out = al_out_arg(call, out_argument);
+  AL_RETURN_IF_FAILED(call);
+  loop l = {.common = NO_TYPE};
+  AL_TRY(common_dtype(e, rules, &l.common));
+  bool is_float = l.common == AL_F32;
+  bool refused = (is_float && !f) || (!is_float && rules & AL_FLOAT_ONLY) || (l.common == AL_BOOL && rules & AL_NO_BOOL);
+  if (refused) return al_fail(call, AL_DTYPE, e->operands[0].argument);
+  if (!i) l.common = AL_F32;
+  is_float = l.common == AL_F32;
+  l.result = rules & AL_GIVES_BOOL ? AL_BOOL : l.common;
+  if (!can_store(l.result, out->dtype)) return al_fail(call, AL_DTYPE, (int32_t)out_argument);
+  AL_TRY(broadcast(e, out));
+
+  float floats[AL_MAX_OPERANDS];
+  int64_t ints[AL_MAX_OPERANDS + 1];
+  ints[AL_MAX_OPERANDS] = 0;
+  uint32_t count = 1;
+  l.tensors[0] = out;
+  for (uint32_t k = 0; k < e->count; k++) {
+    const al_operand *o = &e->operands[k];
+    if (!o->tensor) AL_TRY(check_number(e, o, l.common));
+    if (o->tensor && al_clashes(out, o->tensor)) return al_fail(call, AL_ARGUMENTS, o->argument);
+    if (o->tensor && al_numel(o->tensor) != 1) {
+      if (count == AL_WALK_TENSORS) return al_fail(call, AL_ARGUMENTS, o->argument);
+      l.slot[count] = (uint8_t)k;
+      l.tensors[count++] = o->tensor;
+    } else if (is_float) {
+      floats[k] = o->tensor ? load_float(o->tensor, 0) : o->dtype == AL_I64 ? (float)o->i : (float)o->d;
+    } else {
+      ints[k] = o->tensor ? load_int(o->tensor, 0, l.common) : wrap(o->i, l.common);
+    }
+  }
+  if (al_numel(out) == 0) return AL_OK;
+  al_walk_begin(&l.walk, count, l.tensors);
+  if (is_float) {
+    loop_floats(&l, floats, f);
+  } else {
+    loop_ints(&l, ints, i);
+    if (ints[AL_MAX_OPERANDS]) return al_fail(call, AL_VALUE, e->operands[e->count - 1].argument);
+  }
+  return AL_OK;
+}
+
+al_status al_unary(al_call *call, uint32_t rules, al_float_fn *f, al_int_fn *i) {
+  al_elementwise e = {.call = call};
+  al_take(&e, 0, AL_PROMOTES);
+  return al_compute(&e, 1, rules, f, i);
+}
+
+al_status al_binary(al_call *call, uint32_t rules, al_float_fn *f, al_int_fn *i) {
+  al_elementwise e = {.call = call};
+  al_take(&e, 0, AL_PROMOTES);
+  al_take(&e, 1, AL_PROMOTES);
+  return al_compute(&e, 2, rules, f, i);
+}
+
+bool al_string_is(al_call *call, uint32_t i, const char *text) {
+  const al_value *value = al_arg(call, i);
+  size_t size = strlen(text);
+  return value && value->type == AL_STRING && value->list.count == size && memcmp(value->list.items, text, size) == 0;
+}
