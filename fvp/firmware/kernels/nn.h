@@ -10,30 +10,30 @@
 #define AL_NEED(condition, status, argument) \
   do { if (!(condition)) return al_fail(call, status, argument); } while (0)
 
-#define AL_WALK_TENSORS 4
+#define AL_LOOP_TENSORS 4
 #define AL_ALL_DIMS 0xffffffffu
 
 /* Steps through some dimensions of up to four tensors at once, in logical order, one run of elements at a time:
  *
- *     for (al_walk_begin(&w, rank, sizes, AL_ALL_DIMS, 2, strides); w.more; al_walk_next(&w))
+ *     for (al_loop_begin(&w, rank, sizes, AL_ALL_DIMS, 2, strides); w.more; al_loop_next(&w))
  *       for (uint32_t k = 0; k < w.run; k++)
  *         f(x + w.offset[0] + (int32_t)k * w.step[0], ...
  *
  * Neighbouring dimensions that lie without gaps in all tensors become one. */
-typedef struct al_walk {
+typedef struct al_loop {
   bool more;
   uint8_t rank, count;              /* dimensions outside of the run; tensors */
   uint32_t run;                     /* elements */
-  int32_t step[AL_WALK_TENSORS];    /* between elements of the run */
-  int32_t offset[AL_WALK_TENSORS];  /* of the run's first element */
+  int32_t step[AL_LOOP_TENSORS];    /* between elements of the run */
+  int32_t offset[AL_LOOP_TENSORS];  /* of the run's first element */
   int32_t size[AL_MAX_RANK], index[AL_MAX_RANK];
-  int32_t stride[AL_WALK_TENSORS][AL_MAX_RANK];
-} al_walk;
+  int32_t stride[AL_LOOP_TENSORS][AL_MAX_RANK];
+} al_loop;
 
 /* `dims` has a bit for each dimension to step through; `strides` has `count` times AL_MAX_RANK entries. */
-void al_walk_begin(al_walk *walk, uint32_t rank, const int32_t *sizes, uint32_t dims, uint32_t count,
+void al_loop_begin(al_loop *loop, uint32_t rank, const int32_t *sizes, uint32_t dims, uint32_t count,
                    int32_t (*strides)[AL_MAX_RANK]);
-void al_walk_next(al_walk *walk);
+void al_loop_next(al_loop *loop);
 
 /* A sum that carries its rounding errors along: the result is within about one rounding of the exact one. */
 typedef struct al_sum {

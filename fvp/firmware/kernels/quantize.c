@@ -51,11 +51,11 @@ static al_status check_dequantize(al_call *call, uint32_t first, const al_tensor
   return AL_OK;
 }
 
-static void begin_pair(al_walk *walk, const al_tensor *x, const al_tensor *out) {
+static void begin_pair(al_loop *loop, const al_tensor *x, const al_tensor *out) {
   int32_t strides[2][AL_MAX_RANK];
   al_strides(x, strides[0]);
   al_strides(out, strides[1]);
-  al_walk_begin(walk, x->rank, x->sizes, AL_ALL_DIMS, 2, strides);
+  al_loop_begin(loop, x->rank, x->sizes, AL_ALL_DIMS, 2, strides);
 }
 
 static al_status quantize(al_call *call, const al_tensor *x, al_tensor *out, double scale, int64_t zero_point) {
@@ -70,8 +70,8 @@ static al_status quantize(al_call *call, const al_tensor *x, al_tensor *out, dou
     return AL_OK;
   }
   int32_t size = (int32_t)al_dtype_size((al_dtype)out->dtype);
-  al_walk w;
-  for (begin_pair(&w, x, out); w.more; al_walk_next(&w)) {
+  al_loop w;
+  for (begin_pair(&w, x, out); w.more; al_loop_next(&w)) {
     for (int32_t k = 0; k < (int32_t)w.run; k++) {
       al_quantize_run(from + w.offset[0] + k * w.step[0], to + (w.offset[1] + k * w.step[1]) * size, out->dtype, 1, &q);
     }
@@ -90,8 +90,8 @@ static al_status dequantize(al_call *call, const al_tensor *x, al_tensor *out, d
     return AL_OK;
   }
   int32_t size = (int32_t)al_dtype_size((al_dtype)x->dtype);
-  al_walk w;
-  for (begin_pair(&w, x, out); w.more; al_walk_next(&w)) {
+  al_loop w;
+  for (begin_pair(&w, x, out); w.more; al_loop_next(&w)) {
     for (int32_t k = 0; k < (int32_t)w.run; k++) {
       al_dequantize_run(from + (w.offset[0] + k * w.step[0]) * size, x->dtype, to + w.offset[1] + k * w.step[1], 1, s,
                         zero);
@@ -145,7 +145,7 @@ AL_KERNEL(quantized_decomposed_dequantize_per_tensor_Tensor_out,
 
 /* Walks x, out, scales and zero points (tensors 0 to 3) together. `axis` -1: per token, one scale for each index of
  * all dimensions but the last. */
-static al_status begin_broadcast(al_call *call, al_walk *walk, const al_tensor *x, const al_tensor *out,
+static al_status begin_broadcast(al_call *call, al_loop *loop, const al_tensor *x, const al_tensor *out,
                                  const al_tensor *scales, const al_tensor *zero_points, int32_t axis) {
   int32_t strides[4][AL_MAX_RANK];
   al_strides(x, strides[0]);
@@ -172,7 +172,7 @@ static al_status begin_broadcast(al_call *call, al_walk *walk, const al_tensor *
       if (last) step[d] = 0;
     }
   }
-  al_walk_begin(walk, x->rank, x->sizes, AL_ALL_DIMS, 4, strides);
+  al_loop_begin(loop, x->rank, x->sizes, AL_ALL_DIMS, 4, strides);
   return AL_OK;
 }
 
@@ -199,10 +199,10 @@ static al_status quantize_many(al_call *call, const al_tensor *x, const al_tenso
   int64_t low = al_int_arg(call, first), high = al_int_arg(call, first + 1);
   bool wide = scales->dtype == AL_F64, per_token = axis < 0;
   uint32_t size = al_dtype_size((al_dtype)out->dtype);
-  al_walk w;
+  al_loop w;
   AL_TRY(begin_broadcast(call, &w, x, out, scales, zero_points, axis));
   bool fast = !wide && !per_token && w.step[0] == 1 && w.step[1] == 1 && w.step[2] == 0;
-  for (; w.more; al_walk_next(&w)) {
+  for (; w.more; al_loop_next(&w)) {
     const float *from = (const float *)x->data + w.offset[0];
     if (fast) {
       al_quantizer q = {1.0f / (float)scale_at(scales, w.offset[2]), (float)zero_point_at(zero_points, w.offset[3]),
@@ -233,11 +233,11 @@ static al_status dequantize_many(al_call *call, const al_tensor *x, const al_ten
   bool narrow = zero_points != NULL && zero_points->dtype == AL_I32;
   uint32_t size = al_dtype_size((al_dtype)x->dtype);
   float *to = out->data;
-  al_walk w;
+  al_loop w;
   AL_TRY(begin_broadcast(call, &w, x, out, scales, zero_points, axis));
   /* (float)x - (float)zero is exact for the short types, so that the order does not matter */
   bool fast = !wide && size < 4 && w.step[0] == 1 && w.step[1] == 1 && w.step[2] == 0;
-  for (; w.more; al_walk_next(&w)) {
+  for (; w.more; al_loop_next(&w)) {
     int64_t zero = zero_points == NULL ? 0 : zero_point_at(zero_points, w.offset[3]);
     if (fast && zero >= -(1 << 23) && zero <= 1 << 23) {
       al_dequantize_run((const uint8_t *)x->data + (uint32_t)w.offset[0] * size, x->dtype, to + w.offset[1], w.run,
@@ -358,8 +358,8 @@ AL_KERNEL(quantized_decomposed_choose_qparams_per_token_asymmetric_out,
   al_strides(x, strides[0]);
   al_strides(scale_out, strides[1]);
   al_strides(zero_point_out, strides[2]);
-  al_walk w;
-  for (al_walk_begin(&w, last, sizes, AL_ALL_DIMS, 3, strides); w.more; al_walk_next(&w)) {
+  al_loop w;
+  for (al_loop_begin(&w, last, sizes, AL_ALL_DIMS, 3, strides); w.more; al_loop_next(&w)) {
     for (int32_t k = 0; k < (int32_t)w.run; k++) {
       float least, greatest;
       least_and_greatest((const float *)x->data + w.offset[0] + k * w.step[0], strides[0][last],
@@ -402,8 +402,8 @@ AL_KERNEL(quantized_decomposed_add_out, "quantized_decomposed::add.out") {
   al_strides(a, strides[0]);
   al_strides(b, strides[1]);
   al_strides(out, strides[2]);
-  al_walk w;
-  for (al_walk_begin(&w, a->rank, a->sizes, AL_ALL_DIMS, 3, strides); w.more; al_walk_next(&w)) {
+  al_loop w;
+  for (al_loop_begin(&w, a->rank, a->sizes, AL_ALL_DIMS, 3, strides); w.more; al_loop_next(&w)) {
     for (int32_t k = 0; k < (int32_t)w.run; k++) {
       float x, y;
       al_dequantize_run((const uint8_t *)a->data + (w.offset[0] + k * w.step[0]) * size, a->dtype, &x, 1, a_scale,
