@@ -288,13 +288,14 @@ def _aligned(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def linker_script(placement: Placement, stack: int, kernels_in: str | None = None) -> str:
+def linker_script(placement: Placement, stack: int, kernels_in: str | None = None, embed: bool = True) -> str:
     """The GNU ld script of an application.
 
     Args:
-        placement: Where its blocks go; each is a section ``.al.NAME``.
+        placement: Where its blocks go; each is a section ``.al.NAME`` that begins at the symbol ``al_block_NAME``.
         stack: Bytes of stack.
         kernels_in: Memory for the code of the kernels, if not that of the other code.
+        embed: Whether the model is in the file; else its place is kept free.
     """
     board = placement.board
     code, data = board.placement["code"], board.placement["data"]
@@ -304,7 +305,7 @@ def linker_script(placement: Placement, stack: int, kernels_in: str | None = Non
     lines += ["}", "SECTIONS {"]
     lines.append(f"  .vectors : {{ KEEP(*(.vectors)) . = ALIGN(16); }} > {code}")
     if kernels_in:
-        lines.append(f"  .text.kernels : ALIGN(16) {{ *kernel*.o(.text .text.* .rodata .rodata.*) }} > {kernels_in}")
+        lines.append(f"  .text.kernels : ALIGN(16) {{ *libkernels.a:(.text .text.* .rodata .rodata.*) }} > {kernels_in}")
     lines.append(f"  .text : ALIGN(16) {{ *(.text .text.*) *(.rodata .rodata.*) . = ALIGN(16); }} > {code}")
     lines.append(f"  .ARM.exidx : {{ *(.ARM.exidx*) }} > {code}")
     lines += [
@@ -316,8 +317,12 @@ def linker_script(placement: Placement, stack: int, kernels_in: str | None = Non
         f"> {data}",
     ]
     for p in placement.blocks:
-        kind = "" if p.block == "model" else " (NOLOAD)"
-        lines.append(f"  .al.{p.block}{kind} : ALIGN(16) {{ KEEP(*(.al.{p.block})) }} > {p.memory}")
+        if p.block == "model" and embed:
+            lines.append(f"  .al.model : ALIGN(16) {{ KEEP(*(.al.model)) }} > {p.memory}")
+        else:
+            lines.append(
+                f"  .al.{p.block} (NOLOAD) : ALIGN(16) {{ al_block_{p.block} = .; . += {p.nbytes}; }} > {p.memory}"
+            )
     lines += ["  /DISCARD/ : { *(.ARM.attributes) *(.comment) *(.note*) *(.eh_frame*) }", "}", ""]
     return "\n".join(lines)
 

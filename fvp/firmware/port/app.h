@@ -1,28 +1,28 @@
-/* What the build generates for one application: its memory, model, kernels and backends. */
+/* What the build generates for one application: its memory, model, kernels and backends (fvp/builder.py). */
 #ifndef AL_APP_H
 #define AL_APP_H
 
 #include "arm_lower.h"
 
+/* Sums over all calls of one instruction of the method. */
+typedef struct al_profile {
+  uint64_t instructions, cycles, npu_cycles;
+  uint32_t calls;
+  uint32_t name_size;
+  const char *name;
+} al_profile;
+
 typedef struct al_app {
   const char *board;
-  const void *model;      /* NULL if the command line says where it is (-m ADDRESS,BYTES) */
+  const void *model; /* NULL if the command line says where it is (-m ADDRESS,BYTES) */
   uint32_t model_bytes;
   al_memory memory;
-  al_block io;            /* inputs and outputs that are not planned */
-  al_config config;       /* without observer */
-  struct al_profile *profile; /* one for each instruction of the method */
+  al_block io;       /* for inputs and outputs that are not planned */
+  al_config config;  /* without observer */
+  al_profile *profile;
   uint32_t profile_count;
 } al_app;
 
-typedef struct al_profile {
-  uint64_t instructions, cycles; /* sums over all calls */
-  uint32_t calls;
-  const char *name;
-  uint32_t name_size;
-} al_profile;
-
-/* Not const: an application may fill in the state of a backend before it starts. */
 extern al_app al_application;
 
 #endif

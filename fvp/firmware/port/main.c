@@ -3,7 +3,8 @@
  *     app [-m ADDRESS,BYTES] [-f METHOD] [-i INPUTS] [-o OUTPUTS] [-n TIMES] [-q REQUESTS -r REPLIES]
  *
  * A file holds the tensors of the first run, then those of the second, and so on: words of 32 bits "ALT1", dtype,
- * rank, sizes, then the data as it lies in memory. A number is a tensor of rank 0 (int64, float64 or bool).
+ * rank, sizes, then (in OUTPUTS only) a byte for each dimension with the order in memory, outermost first, then the data
+ * as it lies in memory. A number is a tensor of rank 0 (int64, float64 or bool).
  * On the console every line for programs begins with "al "; an error with "arm-lower: error"; "al done" is written
  * only if everything was done. The exit code is the al_status.
  */
@@ -31,8 +32,9 @@ static struct {
   char line[LINE_MAX];
 } state;
 
-/* The backend's; without one there is no NPU to name. */
-al_status al_ethosu_setup(const char *requests, const char *replies, al_error *error) __attribute__((weak));
+/* In npu.c, which is there only if it is needed. */
+void al_npu_setup(const char *requests, const char *replies) __attribute__((weak));
+uint64_t al_npu_cycles(void) __attribute__((weak)); /* of the last call */
 
 static void put_field(const char *name, uint32_t value) {
   al_put(' ');
@@ -56,6 +58,12 @@ static int report(al_status status) {
     al_put('\n');
   }
   return (int)status;
+}
+
+static al_status fail(al_status status, const char *name, uint32_t argument, uint32_t needed, uint32_t available) {
+  state.error = (al_error){.status = status, .instruction = -1, .argument = (int32_t)argument, .name = name,
+                           .name_size = (uint32_t)strlen(name), .needed = needed, .available = available};
+  return status;
 }
 
 static int usage(const char *what, const char *which) {
@@ -139,6 +147,7 @@ static void event(void *unused, bool begins, uint32_t instruction, const char *n
   al_profile *p = &al_application.profile[instruction];
   p->instructions += instructions;
   p->cycles += cycles;
+  if (al_npu_cycles) p->npu_cycles += al_npu_cycles();
   p->calls++;
   p->name = name;
   p->name_size = name_size;
@@ -165,6 +174,8 @@ static void put_profile(void) {
     al_put_unsigned(p->instructions);
     al_puts(" cycles=");
     al_put_unsigned(p->cycles);
+    al_puts(" npu_cycles=");
+    al_put_unsigned(p->npu_cycles);
     al_puts(" name=");
     al_put_text(p->name, p->name_size);
     al_put('\n');
@@ -189,18 +200,15 @@ static al_status read_input(al_method *method, uint32_t number, int file) {
   const al_value *v = al_input(method, number);
   if (sh_read(file, head, sizeof head) || head[0] != TENSOR_MAGIC || head[2] > AL_MAX_RANK ||
       sh_read(file, sizes, head[2] * sizeof *sizes)) {
-    state.error = (al_error){AL_INPUT_COUNT, -1, (int32_t)number, 0, 0, 0, 0};
-    return AL_INPUT_COUNT;
+    return fail(AL_INPUT_COUNT, "input file", number, 0, 0);
   }
   uint64_t bytes = al_dtype_size((al_dtype)head[1]);
   for (uint32_t d = 0; d < head[2]; d++) bytes = bytes * (uint32_t)sizes[d] & 0xffffffffffffu;
   void *data = v->type == AL_TENSOR ? v->t->data : &scalar;
   uint32_t capacity = v->type == AL_TENSOR ? v->t->capacity : sizeof scalar;
   /* what is too large is refused by its shape or type, before its data is looked at */
-  if (bytes <= capacity && sh_read(file, data, (uint32_t)bytes)) {
-    state.error = (al_error){AL_INPUT_COUNT, -1, (int32_t)number, 0, 0, (uint32_t)bytes, 0};
-    return AL_INPUT_COUNT;
-  }
+  if (bytes <= capacity && sh_read(file, data, (uint32_t)bytes))
+    return fail(AL_INPUT_COUNT, "input file", number, (uint32_t)bytes, 0);
   return al_set_input(method, number, (al_dtype)head[1], head[2], sizes, data, (size_t)bytes, &state.error);
 }
 
@@ -208,7 +216,7 @@ static int write_output(const al_value *v, int file) {
   if (v->type == AL_TENSOR) {
     uint32_t head[3] = {TENSOR_MAGIC, v->t->dtype, v->t->rank};
     return sh_write(file, head, sizeof head) || sh_write(file, v->t->sizes, v->t->rank * sizeof(int32_t)) ||
-           sh_write(file, v->t->data, al_nbytes(v->t));
+           sh_write(file, v->t->dim_order, v->t->rank) || sh_write(file, v->t->data, al_nbytes(v->t));
   }
   uint32_t dtype = v->type == AL_INT ? AL_I64 : v->type == AL_DOUBLE ? AL_F64 : AL_BOOL;
   uint32_t head[3] = {TENSOR_MAGIC, dtype, 0};
@@ -223,10 +231,7 @@ static al_status bind(al_method *method, bool output, uint32_t count) {
     if (v->type != AL_TENSOR || v->t->data) continue;
     uint32_t bytes = (v->t->capacity ? v->t->capacity : al_nbytes(v->t)) + (AL_ALIGNMENT - 1);
     bytes &= ~(uint32_t)(AL_ALIGNMENT - 1);
-    if (bytes > io->size) {
-      state.error = (al_error){AL_ARENA_TOO_SMALL, -1, (int32_t)i, "io", 2, bytes, io->size};
-      return AL_ARENA_TOO_SMALL;
-    }
+    if (bytes > io->size) return fail(AL_ARENA_TOO_SMALL, output ? "output" : "input", i, bytes, io->size);
     al_status status = al_bind(method, output, i, io->data, bytes, &state.error);
     if (status) return status;
     io->data = (uint8_t *)io->data + bytes;
@@ -252,9 +257,7 @@ static al_status run_once(al_method *method, const al_needs *needs, int inputs, 
   }
   if (status || outputs < 0) return status;
   for (uint32_t i = 0; i < needs->output_count; i++) {
-    if (!write_output(al_output(method, i), outputs)) continue;
-    state.error = (al_error){AL_HOST_GONE, -1, (int32_t)i, "output file", 11, 0, 0};
-    return AL_HOST_GONE;
+    if (write_output(al_output(method, i), outputs)) return fail(AL_HOST_GONE, "output file", i, 0, 0);
   }
   return AL_OK;
 }
@@ -266,10 +269,8 @@ static int run_all(al_method *method, const al_needs *needs, const arguments *a)
   if (a->inputs && (inputs = sh_open(a->inputs, SH_READ)) < 0) return usage("cannot open ", a->inputs);
   if (a->outputs && (outputs = sh_open(a->outputs, SH_WRITE)) < 0) return usage("cannot open ", a->outputs);
   for (uint32_t i = 0; i < a->times && !status; i++) status = run_once(method, needs, inputs, outputs);
-  if (!status && inputs >= 0 && !sh_read(inputs, &extra, 1)) {
-    state.error = (al_error){AL_INPUT_COUNT, -1, (int32_t)needs->input_count, 0, 0, 0, 0};
-    status = AL_INPUT_COUNT;
-  }
+  if (!status && inputs >= 0 && !sh_read(inputs, &extra, 1))
+    status = fail(AL_INPUT_COUNT, "input file", needs->input_count, 0, 0);
   if (outputs >= 0) sh_close(outputs);
   return status ? report(status) : 0;
 }
@@ -301,10 +302,7 @@ int main(void) {
   }
   if (!app->model) return usage("no model in this application: give -m ADDRESS,BYTES", "");
 
-  if (al_ethosu_setup && app->config.backend_count) {
-    al_status status = al_ethosu_setup(a.requests, a.replies, &state.error);
-    if (status) return report(status);
-  }
+  if (al_npu_setup) al_npu_setup(a.requests, a.replies);
   calibrate();
   app->config.observer.event = event;
   al_program program;
