@@ -128,7 +128,7 @@ static uint32_t width_of(uint32_t kind) {
 /* The recursion is as deep as the schema: Program, ExecutionPlan, Chain, Instruction, KernelCall. */
 static al_status check_table(checker *c, uint32_t table, uint32_t at) {
   if (!spend(c, 1) || !check_head(c, at)) return corrupt(c, table, at);
-  uint32_t size = fb_load16(c->file + at - fb_load32(c->file + at) + 2);
+  uint32_t size = fb_load16(c->file + (uint32_t)(at - fb_load32(c->file + at)) + 2);
   for (uint32_t slot = 0; slot < sizeof schema[0].fields; slot++) {
     uint32_t kind = schema[table].fields[slot] & ~(uint32_t)REQUIRED;
     if (kind == SKIP) continue;
