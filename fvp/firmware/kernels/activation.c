@@ -61,14 +61,14 @@ AL_KERNEL(aten_glu_out, "aten::glu.out") {
   uint32_t half = (uint32_t)(sizes[d] * strides[d]);
   const float *in = x->data;
   float *result = out->data;
-  al_walk w;
-  al_walk_begin(&w, 2, (const al_tensor *const[]){out, x});
+  al_runs w;
+  al_runs_begin(&w, 2, (const al_tensor *const[]){out, x});
   do {
     for (uint32_t n = 0; n < w.run; n++) {
       uint32_t at = w.offset[1] + n * w.step[1][0];
       result[w.offset[0] + n * w.step[0][0]] = in[at] / (1 + expf(-in[at + half]));
     }
-  } while (al_walk_next(&w));
+  } while (al_runs_next(&w));
   return AL_OK;
 }
 

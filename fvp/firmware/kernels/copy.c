@@ -3,7 +3,7 @@
 
 #include "elementwise.h"
 
-static void copy_run(al_walk *w, uint32_t bytes, uint8_t *to, const uint8_t *from) {
+static void copy_run(al_runs *w, uint32_t bytes, uint8_t *to, const uint8_t *from) {
   uint32_t to_step = w->step[0][0] * bytes, from_step = w->step[1][0] * bytes;
   to += w->offset[0] * bytes;
   from += w->offset[1] * bytes;
@@ -22,7 +22,7 @@ static void copy_run(al_walk *w, uint32_t bytes, uint8_t *to, const uint8_t *fro
   }
 }
 
-static void convert_run(al_walk *w, al_tensor *to, const al_tensor *from, bool as_float) {
+static void convert_run(al_runs *w, al_tensor *to, const al_tensor *from, bool as_float) {
   uint32_t a = w->offset[0], b = w->offset[1];
   for (uint32_t n = w->run; n > 0; n--, a += w->step[0][0], b += w->step[1][0]) {
     if (as_float) al_store_float(to->data, a, to->dtype, al_load_float(from->data, b, from->dtype));
@@ -40,12 +40,12 @@ al_status al_copy_elements(al_call *call, al_tensor *out, const al_tensor *src, 
   }
   if (al_clashes(out, src)) return al_fail(call, AL_ARGUMENTS, argument);
   bool as_float = out->dtype == AL_F32 || src->dtype == AL_F32;
-  al_walk w;
-  al_walk_begin(&w, 2, (const al_tensor *const[]){out, src});
+  al_runs w;
+  al_runs_begin(&w, 2, (const al_tensor *const[]){out, src});
   do {
     if (converts) convert_run(&w, out, src, as_float);
     else copy_run(&w, al_dtype_size((al_dtype)out->dtype), out->data, src->data);
-  } while (al_walk_next(&w));
+  } while (al_runs_next(&w));
   return AL_OK;
 }
 

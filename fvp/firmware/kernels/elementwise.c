@@ -4,10 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-/* ------------------------------------------------------------ walk */
+/* ------------------------------------------------------------ runs */
 
-void al_walk_begin(al_walk *w, uint32_t count, const al_tensor *const *tensors) {
-  int32_t strides[AL_WALK_TENSORS][AL_MAX_RANK];
+void al_runs_begin(al_runs *w, uint32_t count, const al_tensor *const *tensors) {
+  int32_t strides[AL_RUNS_TENSORS][AL_MAX_RANK];
   const al_tensor *out = tensors[0];
   w->tensors = count;
   w->rank = 0;
@@ -43,7 +43,7 @@ void al_walk_begin(al_walk *w, uint32_t count, const al_tensor *const *tensors) 
   w->run = w->size[0];
 }
 
-bool al_walk_next(al_walk *w) {
+bool al_runs_next(al_runs *w) {
   for (uint32_t d = 1; d < w->rank; d++) {
     bool carry = ++w->count[d] == w->size[d];
     for (uint32_t k = 0; k < w->tensors; k++) {
@@ -151,9 +151,9 @@ static al_status check_number(al_elementwise *e, const al_operand *o, uint8_t co
 
 /* What changes from element to element: `out` first, then the tensors that have more than one. */
 typedef struct loop {
-  al_walk walk;
-  const al_tensor *tensors[AL_WALK_TENSORS];
-  uint8_t slot[AL_WALK_TENSORS];
+  al_runs runs;
+  const al_tensor *tensors[AL_RUNS_TENSORS];
+  uint8_t slot[AL_RUNS_TENSORS];
   uint8_t common, result; /* data types that are computed in and given */
 } loop;
 
@@ -169,37 +169,37 @@ static int64_t load_int(const al_tensor *t, uint32_t at, uint8_t common) {
 static void loop_floats(loop *l, float *v, al_float_fn *f) {
   const al_tensor *out = l->tensors[0];
   do {
-    uint32_t at[AL_WALK_TENSORS];
-    memcpy(at, l->walk.offset, sizeof at);
-    for (uint32_t n = l->walk.run; n > 0; n--) {
-      for (uint32_t k = 1; k < l->walk.tensors; k++) {
+    uint32_t at[AL_RUNS_TENSORS];
+    memcpy(at, l->runs.offset, sizeof at);
+    for (uint32_t n = l->runs.run; n > 0; n--) {
+      for (uint32_t k = 1; k < l->runs.tensors; k++) {
         v[l->slot[k]] = load_float(l->tensors[k], at[k]);
-        at[k] += l->walk.step[k][0];
+        at[k] += l->runs.step[k][0];
       }
       if (out->dtype == AL_F32) ((float *)out->data)[at[0]] = f(v);
       else al_store_float(out->data, at[0], out->dtype, f(v));
-      at[0] += l->walk.step[0][0];
+      at[0] += l->runs.step[0][0];
     }
-  } while (al_walk_next(&l->walk));
+  } while (al_runs_next(&l->runs));
 }
 
 static void loop_ints(loop *l, int64_t *v, al_int_fn *f) {
   const al_tensor *out = l->tensors[0];
   do {
-    uint32_t at[AL_WALK_TENSORS];
-    memcpy(at, l->walk.offset, sizeof at);
-    for (uint32_t n = l->walk.run; n > 0; n--) {
-      for (uint32_t k = 1; k < l->walk.tensors; k++) {
+    uint32_t at[AL_RUNS_TENSORS];
+    memcpy(at, l->runs.offset, sizeof at);
+    for (uint32_t n = l->runs.run; n > 0; n--) {
+      for (uint32_t k = 1; k < l->runs.tensors; k++) {
         v[l->slot[k]] = load_int(l->tensors[k], at[k], l->common);
-        at[k] += l->walk.step[k][0];
+        at[k] += l->runs.step[k][0];
       }
       int64_t value = f(v);
       if (out->dtype != l->result) value = wrap(value, l->result);
       if (out->dtype == AL_F32) ((float *)out->data)[at[0]] = (float)value;
       else al_store_int(out->data, at[0], out->dtype, value);
-      at[0] += l->walk.step[0][0];
+      at[0] += l->runs.step[0][0];
     }
-  } while (al_walk_next(&l->walk));
+  } while (al_runs_next(&l->runs));
 }
 
 static al_status broadcast(al_elementwise *e, al_tensor *out) {
@@ -253,7 +253,7 @@ al_status al_compute(al_elementwise *e, uint32_t out_argument, uint32_t rules, a
     if (!o->tensor) AL_TRY(check_number(e, o, l.common));
     if (o->tensor && al_clashes(out, o->tensor)) return al_fail(call, AL_ARGUMENTS, o->argument);
     if (o->tensor && al_numel(o->tensor) != 1) {
-      if (count == AL_WALK_TENSORS) return al_fail(call, AL_ARGUMENTS, o->argument);
+      if (count == AL_RUNS_TENSORS) return al_fail(call, AL_ARGUMENTS, o->argument);
       l.slot[count] = (uint8_t)k;
       l.tensors[count++] = o->tensor;
     } else if (is_float) {
@@ -263,7 +263,7 @@ al_status al_compute(al_elementwise *e, uint32_t out_argument, uint32_t rules, a
     }
   }
   if (al_numel(out) == 0) return AL_OK;
-  al_walk_begin(&l.walk, count, l.tensors);
+  al_runs_begin(&l.runs, count, l.tensors);
   if (is_float) {
     loop_floats(&l, floats, f);
   } else {

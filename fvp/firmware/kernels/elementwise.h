@@ -1,4 +1,4 @@
-/* What elementwise kernels share: a walk over tensors of any layout with broadcasting, and one driver that finds the
+/* What elementwise kernels share: a way over tensors of any layout with broadcasting, and one driver that finds the
  * data type to compute in by torch's rules and calls a small function for each element.
  */
 #ifndef AL_ELEMENTWISE_H
@@ -6,23 +6,23 @@
 
 #include "al_kernel.h"
 
-#define AL_WALK_TENSORS 4
+#define AL_RUNS_TENSORS 4
 #define AL_MAX_OPERANDS 4
 
 /* Goes over tensors in the memory order of the first one, to whose sizes the others are broadcast. Dimensions are
  * merged where every tensor allows it, so that tensors of one layout are a single run. */
-typedef struct al_walk {
+typedef struct al_runs {
   uint32_t tensors, rank;
   uint32_t run;                                   /* elements of a run, always the same */
-  uint32_t offset[AL_WALK_TENSORS];               /* of the first element of the run, in elements */
-  uint32_t step[AL_WALK_TENSORS][AL_MAX_RANK];    /* innermost dimension first: step[k][0] is the one within a run */
+  uint32_t offset[AL_RUNS_TENSORS];               /* of the first element of the run, in elements */
+  uint32_t step[AL_RUNS_TENSORS][AL_MAX_RANK];    /* innermost dimension first: step[k][0] is the one within a run */
   uint32_t size[AL_MAX_RANK], count[AL_MAX_RANK];
-} al_walk;
+} al_runs;
 
 /* tensors[0] has elements; the others can be broadcast to it. */
-void al_walk_begin(al_walk *walk, uint32_t count, const al_tensor *const *tensors);
+void al_runs_begin(al_runs *runs, uint32_t count, const al_tensor *const *tensors);
 /* Goes to the next run; false after the last. */
-bool al_walk_next(al_walk *walk);
+bool al_runs_next(al_runs *runs);
 /* True if writing `out` element by element would change elements of `in` before they are read. */
 bool al_clashes(const al_tensor *out, const al_tensor *in);
 /* Elements of `src`, broadcast and converted, into `out`, which has its sizes. */
