@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ import numpy.typing as npt
 from arm_lower.errors import ArmLowerError
 from arm_lower.pte.ethosu_blob import BACKEND_ID, unpack
 from fvp.ethosu.delegate import run_delegate
+from fvp.ethosu.memory import Memory, Region
+from fvp.ethosu.program import load
 from fvp.sources import FIRMWARE, KernelSource, kernel_sources
 
 Array = npt.NDArray[Any]
 DelegateRunner = Callable[[int, bytes, list[Array]], Sequence[Array]]
 """As `tosa_ref.host.DelegateRunner`."""
+NpuRunner = Callable[[bytes, Mapping[int, Array]], None]
+"""``npu(commands, regions)`` executes a driver payload on the memory (uint8) of NPU regions, in place."""
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
@@ -36,7 +41,7 @@ TEMP_BYTES = 16 << 20
 
 _NUMPY: Mapping[int, str] = {0: "u1", 1: "i1", 2: "i2", 3: "i4", 4: "i8", 5: "f2", 6: "f4", 7: "f8", 11: "?"}
 _NULL, _INT, _BOOL, _DOUBLE, _TENSOR, _STRING = range(1, 7)
-_HOST_GONE = 71
+_NO_SUCH_METHOD, _NPU_MODEL, _HOST_GONE = 10, 70, 71
 
 
 def registry_source(kernels: Iterable[KernelSource]) -> str:
@@ -242,8 +247,9 @@ class Native:
     Args:
         pte: The file.
         backends: Delegate id -> what executes its delegates; the model of the NPU for Ethos-U by default.
+        npu: If given, Ethos-U delegates are handled by the backend in C of the device, with this as its NPU.
         sources: Sources of the build; all by default.
-        temp: Bytes of temporary memory for kernels.
+        fast_scratch, temp: Bytes of dedicated SRAM of the NPU, and of temporary memory for kernels.
         less: ``values``, ``arena`` or ``scratch`` -> bytes of memory fewer than needed, for tests.
 
     Raises:
@@ -253,15 +259,15 @@ class Native:
     """
 
     def __init__(self, pte: bytes, backends: Mapping[str, DelegateRunner] | None = None, *,
-                 sources: Sequence[Path] | None = None, temp: int = TEMP_BYTES,
-                 less: Mapping[str, int] | None = None) -> None:
+                 npu: NpuRunner | None = None, fast_scratch: int = 0, sources: Sequence[Path] | None = None,
+                 temp: int = TEMP_BYTES, less: Mapping[str, int] | None = None) -> None:
+        if backends is None:
+            backends = {} if npu else {BACKEND_ID: run_delegate}
+        less = less or {}
+        self._settings = _Settings(dict(backends), npu, temp, fast_scratch, *(less.get(k, 0) for k in _LESS))
         self._pte = bytes(pte)
-        self._backends = dict(backends if backends is not None else {BACKEND_ID: run_delegate})
-        self._less = dict(less or {})
-        self._temp = temp
         self._library = _library(build_library(sources))
         self._methods: dict[str | None, _Method] = {}
-        self._failure: BaseException | None = None
 
     def run(self, inputs: Sequence[Any], method: str | None = None) -> list[Array]:
         """Runs a method.
@@ -288,27 +294,45 @@ class Native:
         """The method, built at the first use."""
         if name not in self._methods:
             try:
-                self._methods[name] = _Method(self._library, self._pte, name or "forward", self._backends, self._temp,
-                                              self._less)
+                self._methods[name] = _Method(self._library, self._pte, name or "forward", self._settings)
             except DeviceError as error:
-                if name is not None or error.status != 10:
+                if name is not None or error.status != _NO_SUCH_METHOD:
                     raise
-                self._methods[name] = _Method(self._library, self._pte, None, self._backends, self._temp, self._less)
+                self._methods[name] = _Method(self._library, self._pte, None, self._settings)
         return self._methods[name]
 
 
+_LESS = ("values", "arena", "scratch")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    backends: Mapping[str, DelegateRunner]
+    npu: NpuRunner | None
+    temp: int
+    fast_scratch: int
+    less_values: int
+    less_arena: int
+    less_scratch: int
+
+
+def run_npu(commands: bytes, regions: Mapping[int, Array]) -> None:
+    """The model of the NPU as `NpuRunner`."""
+    load(commands).execute(Memory({n: Region(f"region {n}", data, writable=n > 0) for n, data in regions.items()},
+                                  check=False))
+
+
 class _Method:
-    def __init__(self, library: c.CDLL, pte: bytes, name: str | None, backends: Mapping[str, DelegateRunner],
-                 temp: int, less: Mapping[str, int]) -> None:
+    def __init__(self, library: c.CDLL, pte: bytes, name: str | None, settings: _Settings) -> None:
         self.library = library
-        self.runners = list(backends.values())
+        self.runners = list(settings.backends.values())
+        self.npu = settings.npu
         self.calls = _call_numbers(pte, name) if self.runners else {}
         self.failure: BaseException | None = None
-        ids = (c.c_char_p * len(backends))(*(key.encode() for key in backends))
-        self.callback = _DELEGATE(self.delegate)
-        options = _Options(temp=temp, less_values=less.get("values", 0), less_arena=less.get("arena", 0),
-                           less_scratch=less.get("scratch", 0), delegate_count=len(ids), delegate_ids=ids,
-                           delegate=self.callback)
+        ids = (c.c_char_p * len(self.runners))(*(key.encode() for key in settings.backends))
+        self.callbacks = _DELEGATE(self.delegate), _NPU(self.run_npu) if self.npu else _NPU()
+        options = _Options(settings.temp, settings.fast_scratch, settings.less_values, settings.less_arena,
+                           settings.less_scratch, len(ids), ids, *self.callbacks)
         self.error = _Error()
         self.host = library.al_host_open(pte, len(pte), name.encode() if name else None, options, self.error)
         self.pointer = library.al_host_method(self.host)
@@ -399,6 +423,24 @@ class _Method:
             for target, result in zip(arrays[split:], results):
                 c.memmove(target.ctypes.data, np.ascontiguousarray(result).tobytes(), target.nbytes)
         except BaseException as error:  # An exception cannot pass through C: check() raises it.
+            self.failure = error
+            return _HOST_GONE
+        return 0
+
+
+    def run_npu(self, state: int, job: Any, text: int, text_size: int) -> int:
+        j = job.contents
+        blocks = [(j.weights, j.weight_bytes), (j.scratch, j.scratch_bytes), (j.fast_scratch, j.fast_scratch_bytes)]
+        try:
+            regions = {n: np.ctypeslib.as_array((c.c_uint8 * size).from_address(data))
+                       for n, (data, size) in enumerate(blocks) if data and size}
+            assert self.npu is not None  # the callback is only given with it
+            self.npu(c.string_at(j.commands, j.command_bytes), regions)
+        except ArmLowerError as error:
+            message = error.message.encode()[:text_size - 1] + b"\0"
+            c.memmove(text, message, len(message))
+            return _NPU_MODEL
+        except BaseException as error:
             self.failure = error
             return _HOST_GONE
         return 0
