@@ -146,8 +146,10 @@ static al_status run(void *state, const void *data, uint32_t size, al_call *call
   for (uint32_t i = 0; i < count; i++)
     if (!argument(call, &b, i, &row)) return call->status;
   uint8_t *scratch = call->scratch.data;
-  for (uint32_t i = 0; i < b.inputs.count; i++)
-    memcpy(scratch + b.inputs.rows[ROW_WORDS * i + OFFSET], argument(call, &b, i, &row)->data, row_bytes(row));
+  for (uint32_t i = 0; i < b.inputs.count; i++) {
+    const void *in = argument(call, &b, i, &row)->data;
+    memcpy(scratch + row[OFFSET], in, row_bytes(row));
+  }
 
   al_ethosu_job job = {
       b.data[COMMANDS], b.bytes[COMMANDS], b.data[WEIGHTS],         b.bytes[WEIGHTS],
