@@ -42,7 +42,3 @@ void al_loop_next(al_loop *loop) {
   }
   loop->more = false;
 }
-
-float al_load_as_float(const void *data, uint32_t index, uint8_t dtype) {
-  return al_is_float(dtype) ? al_load_float(data, index, dtype) : (float)al_load_int(data, index, dtype);
-}

@@ -10,6 +10,9 @@
 #define AL_NEED(condition, status, argument) \
   do { if (!(condition)) return al_fail(call, status, argument); } while (0)
 
+/* Functions whose large frame must not be part of the caller's. */
+#define AL_APART __attribute__((noinline))
+
 #define AL_LOOP_TENSORS 4
 #define AL_ALL_DIMS 0xffffffffu
 
@@ -51,8 +54,5 @@ static inline float al_sum_value(const al_sum *sum) {
   float value = sum->high + sum->low;
   return isfinite(value) ? value : sum->high; /* infinities make the error NaN */
 }
-
-/* An element as float, whatever the dtype. */
-float al_load_as_float(const void *data, uint32_t index, uint8_t dtype);
 
 #endif

@@ -28,6 +28,7 @@ static moments moments_of(al_loop *loop, const float *x) {
   loop->more = true;
   float r = al_sum_value(&rest); /* the mean was rounded */
   m.square = al_sum_value(&square) - r * r / (float)m.n;
+  if (m.square < 0) m.square = 0;
   return m;
 }
 
@@ -55,7 +56,7 @@ static void strides_or_zero(const al_tensor *t, int32_t *strides) {
 }
 
 /* Loop over the dimensions from `first` on; weight and bias, which may be NULL, have just these. */
-static void begin_trailing(al_loop *loop, const al_tensor *x, const al_tensor *out, const al_tensor *weight,
+AL_APART static void begin_trailing(al_loop *loop, const al_tensor *x, const al_tensor *out, const al_tensor *weight,
                            const al_tensor *bias, uint32_t first) {
   int32_t strides[4][AL_MAX_RANK];
   uint32_t rank = x->rank - first;
@@ -70,7 +71,7 @@ static void begin_trailing(al_loop *loop, const al_tensor *x, const al_tensor *o
   al_loop_begin(loop, rank, x->sizes + first, AL_ALL_DIMS, 4, strides);
 }
 
-static void begin_leading(al_loop *loop, const al_tensor *const *tensors, uint32_t rank) {
+AL_APART static void begin_leading(al_loop *loop, const al_tensor *const *tensors, uint32_t rank) {
   int32_t strides[4][AL_MAX_RANK];
   for (uint32_t t = 0; t < 4; t++) al_strides(tensors[t], strides[t]);
   al_loop_begin(loop, rank, tensors[0]->sizes, AL_ALL_DIMS, 4, strides);
@@ -83,6 +84,27 @@ static al_status check_floats(al_call *call, const al_tensor *const *tensors, co
   return AL_OK;
 }
 
+/* Checks and gives sizes; `count` is that of the dimensions to normalize, argument 1. */
+AL_APART static al_status prepare_layer_norm(al_call *call, const al_tensor *x, const al_tensor *weight,
+                                             const al_tensor *bias, al_tensor *out, al_tensor *mean_out,
+                                             al_tensor *scale_out, uint32_t count) {
+  AL_NEED(count > 0 && count <= x->rank, AL_SHAPE, 1);
+  uint32_t first = x->rank - count;
+  int32_t sizes[AL_MAX_RANK];
+  for (uint32_t d = 0; d < x->rank; d++) {
+    sizes[d] = d < first ? x->sizes[d] : 1;
+    if (d < first) continue;
+    int64_t size = al_int_item(call, 1, d - first);
+    AL_RETURN_IF_FAILED(call);
+    AL_NEED(size == x->sizes[d], AL_SHAPE, 1);
+    AL_NEED(weight == NULL || (weight->rank == count && weight->sizes[d - first] == x->sizes[d]), AL_SHAPE, 2);
+    AL_NEED(bias == NULL || (bias->rank == count && bias->sizes[d - first] == x->sizes[d]), AL_SHAPE, 3);
+  }
+  AL_TRY(al_resize_like(call, out, x));
+  AL_TRY(al_resize(call, mean_out, x->rank, sizes));
+  return al_resize(call, scale_out, x->rank, sizes);
+}
+
 AL_KERNEL(aten_native_layer_norm_out, "aten::native_layer_norm.out") {
   const al_tensor *x = al_tensor_arg(call, 0);
   const al_tensor *weight = al_optional_tensor_arg(call, 2), *bias = al_optional_tensor_arg(call, 3);
@@ -92,19 +114,8 @@ AL_KERNEL(aten_native_layer_norm_out, "aten::native_layer_norm.out") {
   AL_RETURN_IF_FAILED(call);
   AL_TRY(check_floats(call, (const al_tensor *[]){x, weight, bias, out, mean_out, scale_out},
                       (const int32_t[]){0, 2, 3, 5, 6, 7}, 6));
-  AL_NEED(count > 0 && count <= x->rank, AL_SHAPE, 1);
+  AL_TRY(prepare_layer_norm(call, x, weight, bias, out, mean_out, scale_out, count));
   uint32_t first = x->rank - count;
-  int32_t sizes[AL_MAX_RANK];
-  for (uint32_t d = 0; d < x->rank; d++) {
-    sizes[d] = d < first ? x->sizes[d] : 1;
-    if (d < first) continue;
-    AL_NEED(al_int_item(call, 1, d - first) == x->sizes[d], AL_SHAPE, 1);
-    AL_NEED(weight == NULL || (weight->rank == count && weight->sizes[d - first] == x->sizes[d]), AL_SHAPE, 2);
-    AL_NEED(bias == NULL || (bias->rank == count && bias->sizes[d - first] == x->sizes[d]), AL_SHAPE, 3);
-  }
-  AL_TRY(al_resize_like(call, out, x));
-  AL_TRY(al_resize(call, mean_out, x->rank, sizes));
-  AL_TRY(al_resize(call, scale_out, x->rank, sizes));
   al_loop rows, row;
   begin_trailing(&row, x, out, weight, bias, first);
   if (!row.more) return AL_OK;
@@ -124,7 +135,7 @@ AL_KERNEL(aten_native_layer_norm_out, "aten::native_layer_norm.out") {
 }
 
 /* Loop over one sample's `channels` channels (sizes[1]) and all that follows, or over all samples of one channel. */
-static void begin_channels(al_loop *loop, const al_tensor *x, const al_tensor *out, int32_t channels, bool samples) {
+AL_APART static void begin_channels(al_loop *loop, const al_tensor *x, const al_tensor *out, int32_t channels, bool samples) {
   int32_t strides[4][AL_MAX_RANK], sizes[AL_MAX_RANK];
   al_strides(x, strides[0]);
   al_strides(out, strides[1]);

@@ -58,7 +58,7 @@ typedef struct planes {
   int32_t y_step[3], x_step[3];
 } planes;
 
-static void begin_planes(planes *p, const al_tensor *x, const al_tensor *out, const al_tensor *indices) {
+AL_APART static void begin_planes(planes *p, const al_tensor *x, const al_tensor *out, const al_tensor *indices) {
   int32_t strides[3][AL_MAX_RANK];
   al_strides(x, strides[0]);
   al_strides(out, strides[1]);

@@ -51,7 +51,7 @@ static al_status check_dequantize(al_call *call, uint32_t first, const al_tensor
   return AL_OK;
 }
 
-static void begin_pair(al_loop *loop, const al_tensor *x, const al_tensor *out) {
+AL_APART static void begin_pair(al_loop *loop, const al_tensor *x, const al_tensor *out) {
   int32_t strides[2][AL_MAX_RANK];
   al_strides(x, strides[0]);
   al_strides(out, strides[1]);
@@ -145,7 +145,7 @@ AL_KERNEL(quantized_decomposed_dequantize_per_tensor_Tensor_out,
 
 /* Walks x, out, scales and zero points (tensors 0 to 3) together. `axis` -1: per token, one scale for each index of
  * all dimensions but the last. */
-static al_status begin_broadcast(al_call *call, al_loop *loop, const al_tensor *x, const al_tensor *out,
+AL_APART static al_status begin_broadcast(al_call *call, al_loop *loop, const al_tensor *x, const al_tensor *out,
                                  const al_tensor *scales, const al_tensor *zero_points, int32_t axis) {
   int32_t strides[4][AL_MAX_RANK];
   al_strides(x, strides[0]);
