@@ -305,7 +305,8 @@ def linker_script(placement: Placement, stack: int, kernels_in: str | None = Non
     lines += ["}", "SECTIONS {"]
     lines.append(f"  .vectors : {{ KEEP(*(.vectors)) . = ALIGN(16); }} > {code}")
     if kernels_in:
-        lines.append(f"  .text.kernels : ALIGN(16) {{ *libkernels.a:(.text .text.* .rodata .rodata.*) }} > {kernels_in}")
+        parts = "*libkernels.a:(.text .text.* .rodata .rodata.*)"
+        lines.append(f"  .text.kernels : ALIGN(16) {{ {parts} }} > {kernels_in}")
     lines.append(f"  .text : ALIGN(16) {{ *(.text .text.*) *(.rodata .rodata.*) . = ALIGN(16); }} > {code}")
     lines.append(f"  .ARM.exidx : {{ *(.ARM.exidx*) }} > {code}")
     lines += [

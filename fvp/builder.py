@@ -40,6 +40,13 @@ _CPU_FLAGS = {
 _FLAGS = ("-mthumb", "-std=c11", "-Os", "-ffunction-sections", "-fdata-sections", "-ffp-contract=off", "-Wall",
           "-Wextra", "-Werror")  # fmt: skip
 _LINK_FLAGS = ("-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections", "-Wl,--no-warn-rwx-segments")
+_MODEL = """\
+.section .al.model, "a"
+.balign 16
+.global al_block_model
+al_block_model:
+.incbin "model.pte"
+"""
 _TEXT = (".vectors", ".text", ".text.kernels", ".ARM.exidx")
 
 
@@ -79,6 +86,7 @@ class Firmware:
         sizes: What it has.
         placement: Where its blocks are.
         header: C header with all sizes, for projects of one's own.
+        loaded: The `.pte` and its address if it is not in the ELF file.
     """
 
     elf: Path
@@ -87,6 +95,7 @@ class Firmware:
     sizes: Sizes
     placement: Placement
     header: str
+    loaded: tuple[bytes, int] | None = None
 
     def __str__(self) -> str:
         s = self.sizes
@@ -175,7 +184,8 @@ def build(
         job.link(folder, data)
     found = json.loads(info.read_text(encoding="utf-8"))
     measured = Sizes(found["text"], found["data"], found["bss"], _aligned(stack), blocks, arenas)
-    return Firmware(folder / "app.elf", target, needs, measured, placement, _header(target, needs, measured))
+    loaded = None if embed else (data, int(found["model"]))
+    return Firmware(folder / "app.elf", target, needs, measured, placement, _header(target, needs, measured), loaded)
 
 
 def save(firmware: Firmware, path: str | Path) -> Path:
@@ -307,8 +317,7 @@ class _Job:
             work = Path(name)
             (work / "app.c").write_text(self.application(), encoding="utf-8")
             (work / "model.pte").write_bytes(data)
-            model = '.section .al.model,"a"\n.balign 16\n.global al_block_model\nal_block_model:\n.incbin "model.pte"\n'
-            (work / "model.S").write_text(model if self.embed else "", encoding="utf-8")
+            (work / "model.S").write_text(_MODEL if self.embed else "", encoding="utf-8")
             gcc, flags = self.toolchain.gcc, self.flags
             for file in ("app.c", "model.S"):
                 _run([gcc, *flags, "-c", file, "-o", f"{file}.o"], f"compiling {file}", work)
@@ -317,9 +326,11 @@ class _Job:
             _run([gcc.removesuffix("gcc") + "ar", "rcs", "libkernels.a", *map(str, parts)], "making an archive", work)
             others = [o for o in objects if o not in parts]
             self._link(work, [work / "app.c.o", work / "model.S.o", *others, work / "libkernels.a"])
-            sections = {s.name: s.nbytes for s in Elf(work / "app.elf").sections}
+            elf = Elf(work / "app.elf")
+            sections = {s.name: s.nbytes for s in elf.sections}
+            model = elf.section(".al.model")
             sizes = {"text": sum(sections.get(n, 0) for n in _TEXT), "data": sections.get(".data", 0),
-                     "bss": sections.get(".bss", 0)}  # fmt: skip
+                     "bss": sections.get(".bss", 0), "model": model.address if model else 0}  # fmt: skip
             folder.mkdir(exist_ok=True)
             os.replace(work / "app.elf", folder / "app.elf")
             write_file(folder / "app.json", json.dumps(sizes))

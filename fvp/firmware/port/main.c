@@ -15,6 +15,7 @@
 #include "semihosting.h"
 
 #define TENSOR_MAGIC 0x31544c41u
+#define NO_VALUE 255u /* dtype of None */
 #define LINE_MAX 256 /* of an FVP */
 
 typedef struct arguments {
@@ -204,8 +205,9 @@ static al_status read_input(al_method *method, uint32_t number, int file) {
   }
   uint64_t bytes = al_dtype_size((al_dtype)head[1]);
   for (uint32_t d = 0; d < head[2]; d++) bytes = bytes * (uint32_t)sizes[d] & 0xffffffffffffu;
-  void *data = v->type == AL_TENSOR ? v->t->data : &scalar;
+  void *data = v->type == AL_TENSOR ? v->t->data : head[1] == NO_VALUE ? NULL : &scalar;
   uint32_t capacity = v->type == AL_TENSOR ? v->t->capacity : sizeof scalar;
+  if (v->type != AL_TENSOR && bytes > capacity) return fail(AL_INPUT_VALUE, "input", number, 0, 0);
   /* what is too large is refused by its shape or type, before its data is looked at */
   if (bytes <= capacity && sh_read(file, data, (uint32_t)bytes))
     return fail(AL_INPUT_COUNT, "input file", number, (uint32_t)bytes, 0);
