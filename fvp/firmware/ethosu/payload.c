@@ -9,7 +9,7 @@
 #define COP2 0x32504F43u
 #define VEUM 0x4D554556u
 
-enum { ACTION_CONFIG = 1, ACTION_STREAM = 2, ACTION_NOP = 5 };
+enum { ACTION_CONFIG = 1, ACTION_STREAM, ACTION_READ_REGISTERS, ACTION_DUMP, ACTION_NOP };
 
 /* A command is one word, or two with [15:14] = 1; [9:0] is the opcode. Registers that hold a region number: */
 static const uint16_t region_opcodes[] = {0x10f, 0x11f, 0x128, 0x129, 0x130, 0x131, 0x134, 0x18f};
@@ -56,8 +56,11 @@ static al_status parse1(const uint32_t *words, uint32_t count, al_ethosu_payload
       case ACTION_NOP:
         if (word != ACTION_NOP) return AL_DELEGATE_CORRUPT;
         break;
+      case ACTION_READ_REGISTERS:
+      case ACTION_DUMP:
+        return AL_FILE_UNSUPPORTED;
       default:
-        return AL_FILE_UNSUPPORTED; /* dumps of registers and memory, for debugging */
+        return AL_DELEGATE_CORRUPT;
     }
   }
   return payload->stream ? AL_OK : AL_DELEGATE_CORRUPT;
