@@ -15,7 +15,10 @@ al_status al_error_set(al_error *error, al_status status, const char *name, int3
 /* A segment of a checked file. */
 const uint8_t *al_segment(const al_program *program, uint32_t number, uint32_t *size);
 /* Bytes of a tensor at its largest size; its product of max(size, 1) fits in 31 bits. */
-uint32_t al_table_nbytes(const uint8_t *file, uint32_t tensor);
+uint32_t al_table_nbytes(const uint8_t *tensor);
+static inline const uint8_t *al_root(const al_program *program, uint32_t slot) {
+  return fb_ref(program->data + program->root, slot);
+}
 
 /* Writes a result of a symbolic operator. Only slots that hold numbers may be written. */
 al_status al_set_int(al_call *call, uint32_t i, int64_t value);

@@ -18,12 +18,23 @@ al_status al_error_set(al_error *error, al_status status, const char *name, int3
   return status;
 }
 
-const char *al_status_text(al_status status) {
-  switch (status) {
-#define X(name, number, text) \
-  case name: return text;
-    AL_STATUSES(X)
+/* Without a table of addresses: the texts stand one after the other, in the order of their numbers here. */
+static const uint8_t numbers[] = {
+#define X(name, number, text) number,
+  AL_STATUSES(X)
 #undef X
+};
+static const char texts[] =
+#define X(name, number, text) text "\0"
+  AL_STATUSES(X)
+#undef X
+  ;
+
+const char *al_status_text(al_status status) {
+  const char *text = texts;
+  for (uint32_t i = 0; i < sizeof numbers; i++) {
+    if (numbers[i] == (uint32_t)status) return text;
+    text += strlen(text) + 1;
   }
   return "unknown error";
 }

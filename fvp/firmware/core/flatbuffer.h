@@ -1,4 +1,4 @@
-/* Reading of a FlatBuffer that al_program_load has checked: positions are byte offsets in the file, 0 is "absent".
+/* Reading of a FlatBuffer that al_program_load has checked: tables, vectors and fields by address, NULL is "absent".
  *
  * Scalars are read bytewise (memcpy), so that their alignment does not matter. Vectors of 4-byte elements are used in
  * place, which the check has made sure of. Slots and tables: ExecuTorch's schema/program.fbs.
@@ -47,15 +47,19 @@ static inline uint64_t fb_load64(const uint8_t *at) {
   return value;
 }
 
-uint32_t fb_field(const uint8_t *file, uint32_t table, uint32_t slot);     /* position of a field */
-uint32_t fb_ref(const uint8_t *file, uint32_t table, uint32_t slot);       /* position of what it refers to */
-uint32_t fb_u8(const uint8_t *file, uint32_t table, uint32_t slot);
-uint32_t fb_u32(const uint8_t *file, uint32_t table, uint32_t slot);
-uint64_t fb_u64(const uint8_t *file, uint32_t table, uint32_t slot);
-uint32_t fb_count(const uint8_t *file, uint32_t vector);                   /* 0 for an absent vector */
-uint32_t fb_item(const uint8_t *file, uint32_t vector, uint32_t i);        /* position of a table in a vector */
+const uint8_t *fb_field(const uint8_t *table, uint32_t slot); /* where a field is */
+const uint8_t *fb_ref(const uint8_t *table, uint32_t slot);   /* table or vector that a field refers to */
+uint32_t fb_u8(const uint8_t *table, uint32_t slot);
+uint32_t fb_u32(const uint8_t *table, uint32_t slot);
+uint64_t fb_u64(const uint8_t *table, uint32_t slot);
+uint32_t fb_count(const uint8_t *vector);                   /* 0 for an absent vector */
+const uint8_t *fb_item(const uint8_t *vector, uint32_t i);  /* table in a vector of tables */
 
 /* Elements of a vector that is there. */
-static inline const uint8_t *fb_items(const uint8_t *file, uint32_t vector) { return file + vector + 4; }
+static inline const uint8_t *fb_items(const uint8_t *vector) { return vector + 4; }
+
+static inline uint32_t fb_word(const uint8_t *vector, uint32_t i) { return fb_load32(vector + 4 + 4 * (size_t)i); }
+
+static inline uint64_t fb_long(const uint8_t *vector, uint32_t i) { return fb_load64(vector + 4 + 8 * (size_t)i); }
 
 #endif

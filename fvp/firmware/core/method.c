@@ -8,9 +8,8 @@ typedef struct delegate {
 } delegate;
 
 struct al_method {
-  const uint8_t *file;
-  uint32_t plan;         /* ExecutionPlan table */
-  uint32_t instructions; /* vector */
+  const uint8_t *plan;         /* ExecutionPlan table */
+  const uint8_t *instructions; /* vector */
   al_value *values;
   uint32_t value_count;
   const al_kernel **kernels; /* one for each operator of the plan */
@@ -27,16 +26,16 @@ typedef struct layout {
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + AL_ALIGNMENT - 1) / AL_ALIGNMENT * AL_ALIGNMENT; }
 
-static layout plan_layout(const uint8_t *file, uint32_t plan) {
-  uint32_t values = fb_ref(file, plan, PLAN_VALUES);
-  layout l = {.values = fb_count(file, values), .operators = fb_count(file, fb_ref(file, plan, PLAN_OPERATORS)),
-              .delegates = fb_count(file, fb_ref(file, plan, PLAN_DELEGATES))};
+static layout plan_layout(const uint8_t *plan) {
+  const uint8_t *values = fb_ref(plan, PLAN_VALUES);
+  layout l = {.values = fb_count(values), .operators = fb_count(fb_ref(plan, PLAN_OPERATORS)),
+              .delegates = fb_count(fb_ref(plan, PLAN_DELEGATES))};
   for (uint32_t i = 0; i < l.values; i++) {
-    uint32_t value = fb_item(file, values, i);
-    if (fb_u8(file, value, UNION_TYPE) != AL_TENSOR) continue;
-    uint32_t tensor = fb_ref(file, value, UNION_VALUE);
+    const uint8_t *value = fb_item(values, i);
+    if (fb_u8(value, UNION_TYPE) != AL_TENSOR) continue;
+    const uint8_t *tensor = fb_ref(value, UNION_VALUE);
     l.tensors++;
-    if (fb_u8(file, tensor, TENSOR_DYNAMISM)) l.dims += fb_count(file, fb_ref(file, tensor, TENSOR_SIZES));
+    if (fb_u8(tensor, TENSOR_DYNAMISM)) l.dims += fb_count(fb_ref(tensor, TENSOR_SIZES));
   }
   l.bytes = aligned(aligned(sizeof(al_method)) + (uint64_t)l.values * sizeof(al_value) +
                     (uint64_t)l.tensors * sizeof(al_tensor) + (uint64_t)l.delegates * sizeof(delegate) +
@@ -44,33 +43,32 @@ static layout plan_layout(const uint8_t *file, uint32_t plan) {
   return l;
 }
 
-static al_status find_plan(const al_program *program, const char *method, uint32_t *plan, al_error *error) {
-  const uint8_t *file = program->data;
-  uint32_t plans = fb_ref(file, program->root, PROGRAM_PLANS), count = fb_count(file, plans);
-  for (uint32_t i = 0; i < count; i++) {
-    *plan = fb_item(file, plans, i);
-    uint32_t name = fb_ref(file, *plan, PLAN_NAME);
-    if (!method || (strlen(method) == fb_count(file, name) && !memcmp(method, fb_items(file, name), strlen(method))))
+static al_status find_plan(const al_program *program, const char *method, const uint8_t **plan,
+                           al_error *error) {
+  const uint8_t *plans = al_root(program, PROGRAM_PLANS);
+  for (uint32_t i = 0; i < fb_count(plans); i++) {
+    *plan = fb_item(plans, i);
+    const uint8_t *name = fb_ref(*plan, PLAN_NAME);
+    if (!method || (strlen(method) == fb_count(name) && !memcmp(method, fb_items(name), strlen(method))))
       return AL_OK;
   }
   return al_error_set(error, AL_NO_SUCH_METHOD, method, -1, 0, 0);
 }
 
-static al_status find_delegate(const al_program *program, uint32_t table, const al_config *config, delegate *result,
+static al_status find_delegate(const al_program *program, const uint8_t *table, const al_config *config, delegate *result,
                                uint32_t *scratch, al_error *error) {
-  const uint8_t *file = program->data;
-  uint32_t id = fb_ref(file, table, DELEGATE_ID), reference = fb_ref(file, table, DELEGATE_DATA);
-  uint32_t index = fb_u32(file, reference, REFERENCE_INDEX);
-  if (fb_u8(file, reference, REFERENCE_LOCATION)) {
+  const uint8_t *id = fb_ref(table, DELEGATE_ID), *reference = fb_ref(table, DELEGATE_DATA);
+  uint32_t index = fb_u32(reference, REFERENCE_INDEX);
+  if (fb_u8(reference, REFERENCE_LOCATION)) {
     result->data = al_segment(program, index, &result->size);
   } else {
-    uint32_t holder = fb_item(file, fb_ref(file, program->root, PROGRAM_INLINE_DELEGATES), index);
-    uint32_t data = fb_ref(file, holder, 0);
-    result->data = fb_items(file, data);
-    result->size = fb_count(file, data);
+    const uint8_t *holder = fb_item(al_root(program, PROGRAM_INLINE_DELEGATES), index);
+    const uint8_t *data = fb_ref(holder, 0);
+    result->data = fb_items(data);
+    result->size = fb_count(data);
   }
-  error->name = (const char *)fb_items(file, id);
-  error->name_size = fb_count(file, id);
+  error->name = (const char *)fb_items(id);
+  error->name_size = fb_count(id);
   for (uint32_t i = 0; i < config->backend_count; i++) {
     const al_backend *backend = &config->backends[i];
     if (strlen(backend->id) != error->name_size || memcmp(backend->id, error->name, error->name_size)) continue;
@@ -85,62 +83,59 @@ al_status al_method_needs(const al_program *program, const char *method, const a
                           al_error *error) {
   al_error spare;
   error = al_error_begin(error, &spare);
-  const uint8_t *file = program->data;
-  uint32_t plan;
+  const uint8_t *plan;
   AL_TRY(find_plan(program, method, &plan, error));
-  uint64_t bytes = plan_layout(file, plan).bytes;
+  uint64_t bytes = plan_layout(plan).bytes;
   if (bytes > INT32_MAX) return al_error_set(error, AL_FILE_UNSUPPORTED, NULL, -1, 0, 0);
-  *needs = (al_needs){.values = (uint32_t)bytes, .input_count = fb_count(file, fb_ref(file, plan, PLAN_INPUTS)),
-                      .output_count = fb_count(file, fb_ref(file, plan, PLAN_OUTPUTS))};
-  uint32_t arenas = fb_ref(file, plan, PLAN_ARENAS);
-  for (uint32_t i = 1; i < fb_count(file, arenas); i++)
-    needs->arenas[i - 1] = fb_load32(fb_items(file, arenas) + 8 * i);
-  uint32_t delegates = fb_ref(file, plan, PLAN_DELEGATES);
-  for (uint32_t i = 0; config && i < fb_count(file, delegates); i++) {
+  *needs = (al_needs){.values = (uint32_t)bytes, .input_count = fb_count(fb_ref(plan, PLAN_INPUTS)),
+                      .output_count = fb_count(fb_ref(plan, PLAN_OUTPUTS))};
+  const uint8_t *arenas = fb_ref(plan, PLAN_ARENAS);
+  for (uint32_t i = 1; i < fb_count(arenas); i++)
+    needs->arenas[i - 1] = (uint32_t)fb_long(arenas, i);
+  const uint8_t *delegates = fb_ref(plan, PLAN_DELEGATES);
+  for (uint32_t i = 0; config && i < fb_count(delegates); i++) {
     delegate d;
     uint32_t scratch = 0;
-    AL_TRY(find_delegate(program, fb_item(file, delegates, i), config, &d, &scratch, error));
+    AL_TRY(find_delegate(program, fb_item(delegates, i), config, &d, &scratch, error));
     if (scratch > needs->scratch) needs->scratch = scratch;
   }
   al_error_begin(error, &spare);
   return AL_OK;
 }
 
-static bool same_name(const char *full, const uint8_t *file, uint32_t name, uint32_t overload) {
-  uint32_t name_size = fb_count(file, name), overload_size = fb_count(file, overload);
-  if (strncmp(full, (const char *)fb_items(file, name), name_size)) return false;
+static bool same_name(const char *full, const uint8_t *name, const uint8_t *overload) {
+  uint32_t name_size = fb_count(name), overload_size = fb_count(overload);
+  if (strncmp(full, (const char *)fb_items(name), name_size)) return false;
   if (!overload_size) return full[name_size] == 0;
   return full[name_size] == '.' && strlen(full) == (size_t)name_size + 1 + overload_size &&
-         !memcmp(full + name_size + 1, fb_items(file, overload), overload_size);
+         !memcmp(full + name_size + 1, fb_items(overload), overload_size);
 }
 
-static const al_kernel *find_kernel(const uint8_t *file, uint32_t operator, const al_config *config, al_error *error) {
-  uint32_t name = fb_ref(file, operator, OPERATOR_NAME), overload = fb_ref(file, operator, OPERATOR_OVERLOAD);
-  if (memchr(fb_items(file, name), 0, fb_count(file, name)) == NULL) {
+static const al_kernel *find_kernel(const uint8_t *operator, const al_config *config, al_error *error) {
+  const uint8_t *name = fb_ref(operator, OPERATOR_NAME), *overload = fb_ref(operator, OPERATOR_OVERLOAD);
+  if (memchr(fb_items(name), 0, fb_count(name)) == NULL) {
     for (uint32_t i = 0; i < config->kernel_count; i++) {
-      if (same_name(config->kernels[i].name, file, name, overload)) return &config->kernels[i];
+      if (same_name(config->kernels[i].name, name, overload)) return &config->kernels[i];
     }
   }
   *error = (al_error){.status = AL_KERNEL_MISSING, .instruction = -1, .argument = -1,
-                      .name = (const char *)fb_items(file, name), .name_size = fb_count(file, name)};
+                      .name = (const char *)fb_items(name), .name_size = fb_count(name)};
   if (overload) {
-    error->overload = (const char *)fb_items(file, overload);
-    error->overload_size = fb_count(file, overload);
+    error->overload = (const char *)fb_items(overload);
+    error->overload_size = fb_count(overload);
   }
   return NULL;
 }
 
 /* Places one tensor. A tensor without bytes needs no memory, but an address that is not NULL. */
-static void init_tensor(const al_program *program, uint32_t table, const al_memory *memory, al_tensor *t,
+static void init_tensor(const al_program *program, const uint8_t *table, const al_memory *memory, al_tensor *t,
                         int32_t **dims) {
-  const uint8_t *file = program->data;
-  uint32_t sizes = fb_ref(file, table, TENSOR_SIZES), rank = fb_count(file, sizes);
-  uint32_t index = fb_u32(file, table, TENSOR_DATA), place = fb_ref(file, table, TENSOR_ALLOCATION);
-  uint32_t bytes = al_table_nbytes(file, table);
-  const void *in_file = fb_items(file, sizes);
-  *t = (al_tensor){.bounds = in_file, .dim_order = fb_items(file, fb_ref(file, table, TENSOR_DIM_ORDER)),
-                   .capacity = bytes, .dtype = (uint8_t)fb_u8(file, table, TENSOR_DTYPE), .rank = (uint8_t)rank,
-                   .dynamic = fb_u8(file, table, TENSOR_DYNAMISM) != 0};
+  const uint8_t *sizes = fb_ref(table, TENSOR_SIZES), *place = fb_ref(table, TENSOR_ALLOCATION);
+  uint32_t rank = fb_count(sizes), index = fb_u32(table, TENSOR_DATA), bytes = al_table_nbytes(table);
+  const void *in_file = fb_items(sizes);
+  *t = (al_tensor){.bounds = in_file, .dim_order = fb_items(fb_ref(table, TENSOR_DIM_ORDER)),
+                   .capacity = bytes, .dtype = (uint8_t)fb_u8(table, TENSOR_DTYPE), .rank = (uint8_t)rank,
+                   .dynamic = fb_u8(table, TENSOR_DYNAMISM) != 0};
   union { const int32_t *from; int32_t *to; } read_only = {.from = t->bounds}; /* sizes of static tensors */
   t->sizes = read_only.to;
   if (t->dynamic) {
@@ -148,16 +143,16 @@ static void init_tensor(const al_program *program, uint32_t table, const al_memo
     memcpy(t->sizes, t->bounds, rank * sizeof(int32_t));
     *dims += rank;
   }
-  uint32_t part = fb_ref(file, program->root, PROGRAM_CONSTANTS), size;
+  const uint8_t *part = al_root(program, PROGRAM_CONSTANTS), *states = al_root(program, PROGRAM_STATES);
+  uint32_t size;
   if (place) {
-    uint8_t *arena = memory->arenas[fb_u32(file, place, ALLOCATION_ID) - 1].data;
-    t->data = arena ? arena + fb_u32(file, place, ALLOCATION_LOW) : NULL;
-    part = fb_count(file, fb_ref(file, program->root, PROGRAM_STATES))
-               ? fb_item(file, fb_ref(file, program->root, PROGRAM_STATES), 0) : 0;
+    uint8_t *arena = memory->arenas[fb_u32(place, ALLOCATION_ID) - 1].data;
+    t->data = arena ? arena + fb_u32(place, ALLOCATION_LOW) : NULL;
+    part = fb_count(states) ? fb_item(states, 0) : NULL;
   }
   if (index && bytes) {
-    const uint8_t *start = al_segment(program, fb_u32(file, part, PARTS_SEGMENT), &size);
-    start += fb_load32(fb_items(file, fb_ref(file, part, PARTS_OFFSETS)) + 8 * (size_t)index);
+    const uint8_t *start = al_segment(program, fb_u32(part, PARTS_SEGMENT), &size);
+    start += fb_long(fb_ref(part, PARTS_OFFSETS), index);
     union { const uint8_t *from; void *to; } constant = {.from = start};
     if (place) memcpy(t->data, start, bytes);
     else t->data = constant.to;
@@ -166,18 +161,18 @@ static void init_tensor(const al_program *program, uint32_t table, const al_memo
   if (!bytes && !t->data) t->data = t;
 }
 
-static void init_value(const uint8_t *file, uint32_t table, al_value *v) {
-  uint32_t at = fb_ref(file, table, UNION_VALUE), list;
-  v->type = (uint8_t)fb_u8(file, table, UNION_TYPE);
+static void init_value(const uint8_t *table, al_value *v) {
+  const uint8_t *at = fb_ref(table, UNION_VALUE), *list;
+  v->type = (uint8_t)fb_u8(table, UNION_TYPE);
   switch (v->type) {
     case AL_NULL: v->i = 0; break;
     case AL_INT:
-    case AL_DOUBLE: v->i = (int64_t)fb_u64(file, at, 0); break; /* the bits of either */
-    case AL_BOOLEAN: v->b = fb_u8(file, at, 0) != 0; break;
+    case AL_DOUBLE: v->i = (int64_t)fb_u64(at, 0); break; /* the bits of either */
+    case AL_BOOLEAN: v->b = fb_u8(at, 0) != 0; break;
     default:
-      list = fb_ref(file, at, 0);
-      v->list.items = fb_items(file, list);
-      v->list.count = fb_count(file, list);
+      list = fb_ref(at, 0);
+      v->list.items = fb_items(list);
+      v->list.count = fb_count(list);
   }
 }
 
@@ -203,30 +198,29 @@ al_status al_method_init(al_method **result, const al_program *program, const ch
   AL_TRY(check_block(&memory->fast_scratch, 0, AL_FAST_SCRATCH_TOO_SMALL, "fast scratch", -1, error));
   AL_TRY(check_block(&memory->temp, 0, AL_TEMP_TOO_SMALL, "temp", -1, error));
 
-  const uint8_t *file = program->data;
-  uint32_t plan;
+  const uint8_t *plan;
   AL_TRY(find_plan(program, method, &plan, error));
-  layout l = plan_layout(file, plan);
+  layout l = plan_layout(plan);
   al_method *m = memory->values.data;
   al_value *values = (al_value *)(void *)((uint8_t *)m + aligned(sizeof *m));
   al_tensor *tensors = (al_tensor *)(void *)(values + l.values);
   delegate *delegates = (delegate *)(void *)(tensors + l.tensors);
   const al_kernel **kernels = (const al_kernel **)(void *)(delegates + l.delegates);
   int32_t *dims = (int32_t *)(void *)(kernels + l.operators);
-  uint32_t chain = fb_item(file, fb_ref(file, plan, PLAN_CHAINS), 0);
-  *m = (al_method){.file = file, .plan = plan, .instructions = fb_ref(file, chain, CHAIN_INSTRUCTIONS),
+  const uint8_t *chain = fb_item(fb_ref(plan, PLAN_CHAINS), 0);
+  *m = (al_method){.plan = plan, .instructions = fb_ref(chain, CHAIN_INSTRUCTIONS),
                    .values = values, .value_count = l.values, .kernels = kernels, .delegates = delegates,
                    .scratch = memory->scratch, .fast_scratch = memory->fast_scratch, .temp = memory->temp,
                    .observer = config->observer};
 
-  uint32_t operators = fb_ref(file, plan, PLAN_OPERATORS), table;
+  const uint8_t *operators = fb_ref(plan, PLAN_OPERATORS), *table;
   for (uint32_t i = 0; i < l.operators; i++) {
-    kernels[i] = find_kernel(file, fb_item(file, operators, i), config, error);
+    kernels[i] = find_kernel(fb_item(operators, i), config, error);
     if (!kernels[i]) return error->status;
   }
   for (uint32_t i = 0; i < l.delegates; i++) {
     uint32_t scratch;
-    table = fb_item(file, fb_ref(file, plan, PLAN_DELEGATES), i);
+    table = fb_item(fb_ref(plan, PLAN_DELEGATES), i);
     AL_TRY(find_delegate(program, table, config, &delegates[i], &scratch, error));
   }
   al_error_begin(error, &spare);
@@ -234,12 +228,12 @@ al_status al_method_init(al_method **result, const al_program *program, const ch
     if (needs.arenas[i]) memset(memory->arenas[i].data, 0, needs.arenas[i]);
   }
   for (uint32_t i = 0; i < l.values; i++) {
-    table = fb_item(file, fb_ref(file, plan, PLAN_VALUES), i);
-    if (fb_u8(file, table, UNION_TYPE) != AL_TENSOR) {
-      init_value(file, table, &values[i]);
+    table = fb_item(fb_ref(plan, PLAN_VALUES), i);
+    if (fb_u8(table, UNION_TYPE) != AL_TENSOR) {
+      init_value(table, &values[i]);
       continue;
     }
-    init_tensor(program, fb_ref(file, table, UNION_VALUE), memory, tensors, &dims);
+    init_tensor(program, fb_ref(table, UNION_VALUE), memory, tensors, &dims);
     values[i].t = tensors++;
     values[i].type = AL_TENSOR;
   }
@@ -248,9 +242,9 @@ al_status al_method_init(al_method **result, const al_program *program, const ch
 }
 
 static al_value *plan_value(const al_method *m, bool output, uint32_t number, uint32_t *index) {
-  uint32_t list = fb_ref(m->file, m->plan, output ? PLAN_OUTPUTS : PLAN_INPUTS);
-  if (number >= fb_count(m->file, list)) return NULL;
-  *index = fb_load32(fb_items(m->file, list) + 4 * number);
+  const uint8_t *list = fb_ref(m->plan, output ? PLAN_OUTPUTS : PLAN_INPUTS);
+  if (number >= fb_count(list)) return NULL;
+  *index = fb_word(list, number);
   return &m->values[*index];
 }
 
@@ -266,10 +260,10 @@ const al_value *al_output(const al_method *method, uint32_t number) {
 
 /* Whether the file gives a tensor neither a place nor data. */
 static bool is_unplanned(const al_method *m, uint32_t index) {
-  uint32_t value = fb_item(m->file, fb_ref(m->file, m->plan, PLAN_VALUES), index);
-  if (fb_u8(m->file, value, UNION_TYPE) != AL_TENSOR) return false;
-  uint32_t tensor = fb_ref(m->file, value, UNION_VALUE);
-  return !fb_ref(m->file, tensor, TENSOR_ALLOCATION) && !fb_u32(m->file, tensor, TENSOR_DATA);
+  const uint8_t *value = fb_item(fb_ref(m->plan, PLAN_VALUES), index);
+  if (fb_u8(value, UNION_TYPE) != AL_TENSOR) return false;
+  const uint8_t *tensor = fb_ref(value, UNION_VALUE);
+  return !fb_ref(tensor, TENSOR_ALLOCATION) && !fb_u32(tensor, TENSOR_DATA);
 }
 
 static bool equal_scalar(const al_value *v, al_dtype dtype, uint32_t rank, const void *data, size_t bytes) {
@@ -289,7 +283,7 @@ al_status al_set_input(al_method *method, uint32_t number, al_dtype dtype, uint3
                        const void *data, size_t bytes, al_error *error) {
   al_error spare;
   error = al_error_begin(error, &spare);
-  uint32_t index, available = fb_count(method->file, fb_ref(method->file, method->plan, PLAN_INPUTS));
+  uint32_t index, available = fb_count(fb_ref(method->plan, PLAN_INPUTS));
   const al_value *v = plan_value(method, false, number, &index);
   error->argument = (int32_t)number;
   error->name = "input";
@@ -370,10 +364,9 @@ static void observe(const al_method *m, bool begins, const al_error *error) {
 
 /* One instruction at error->instruction; moves it to the next one. */
 static al_status step(al_method *m, al_error *error) {
-  const uint8_t *file = m->file;
-  uint32_t instruction = fb_item(file, m->instructions, (uint32_t)error->instruction);
-  uint32_t type = fb_u8(file, instruction, UNION_TYPE), at = fb_ref(file, instruction, UNION_VALUE);
-  uint32_t first = fb_u32(file, at, 0), second = fb_u32(file, at, 1);
+  const uint8_t *instruction = fb_item(m->instructions, (uint32_t)error->instruction);
+  const uint8_t *at = fb_ref(instruction, UNION_VALUE);
+  uint32_t type = fb_u8(instruction, UNION_TYPE), first = fb_u32(at, 0), second = fb_u32(at, 1);
   int32_t next = error->instruction + 1;
   al_call call = {.values = m->values, .value_count = m->value_count, .error = error, .scratch = m->scratch,
                   .fast_scratch = m->fast_scratch, .temp = m->temp};
@@ -384,9 +377,9 @@ static al_status step(al_method *m, al_error *error) {
   observe(m, true, error);
   al_status status = AL_OK;
   if (type <= INSTRUCTION_DELEGATE) {
-    uint32_t args = fb_ref(file, at, CALL_ARGS);
-    call.args = (const int32_t *)(const void *)fb_items(file, args);
-    call.arg_count = fb_count(file, args);
+    const uint8_t *args = fb_ref(at, CALL_ARGS);
+    call.args = (const int32_t *)(const void *)fb_items(args);
+    call.arg_count = fb_count(args);
     if (type == INSTRUCTION_KERNEL) {
       status = m->kernels[first]->run(&call);
     } else {
@@ -410,7 +403,7 @@ static al_status step(al_method *m, al_error *error) {
 }
 
 static al_status run(al_method *m, al_error *error) {
-  uint32_t count = fb_count(m->file, m->instructions), steps = 0;
+  uint32_t count = fb_count(m->instructions), steps = 0;
   for (error->instruction = 0; (uint32_t)error->instruction < count;) {
     if (steps++ == AL_INSTRUCTION_LIMIT) return al_error_set(error, AL_ENDLESS, NULL, -1, 0, 0);
     AL_TRY(step(m, error));

@@ -61,19 +61,11 @@ static const struct {
 
 typedef struct checker {
   const al_program *program;
-  const uint8_t *file;
-  uint32_t end;     /* of the FlatBuffer */
-  uint32_t visits;  /* left: a hostile file may name one object very often */
-  al_error *error;
+  const uint8_t *end;  /* of the FlatBuffer */
+  uint32_t visits;     /* left: a hostile file may name one object very often */
+  uint32_t table;      /* what is being checked, for the error */
+  const uint8_t *at;
 } checker;
-
-static al_status fail(const checker *c, al_status status, uint32_t table, uint32_t at) {
-  return al_error_set(c->error, status, schema[table].name, -1, at, 0);
-}
-
-static al_status corrupt(const checker *c, uint32_t table, uint32_t at) {
-  return fail(c, AL_FILE_CORRUPT, table, at);
-}
 
 static bool spend(checker *c, uint32_t visits) {
   if (visits > c->visits) return false;
@@ -81,240 +73,226 @@ static bool spend(checker *c, uint32_t visits) {
   return true;
 }
 
-/* The head of a table: it and its vtable are inside. */
-static bool check_head(const checker *c, uint32_t at) {
-  if (at % 4 || at > c->end - 4) return false;
-  uint32_t vtable = at - fb_load32(c->file + at);
-  if (vtable % 2 || vtable > c->end - 4) return false;
-  uint32_t vtable_size = fb_load16(c->file + vtable), size = fb_load16(c->file + vtable + 2);
-  return vtable_size >= 4 && vtable_size % 2 == 0 && vtable_size <= c->end - vtable && size >= 4 &&
-         size <= c->end - at;
+static uint32_t bytes_from(const checker *c, const uint8_t *at) { return (uint32_t)(c->end - at); }
+
+/* Bytes of a table if it and its vtable are inside, else 0. At least 4 bytes from `at` on are. */
+static uint32_t check_head(const checker *c, const uint8_t *at) {
+  uint32_t start = (uint32_t)(at - c->program->data);
+  uint32_t vtable = start - fb_load32(at); /* the offset is signed: unsigned arithmetic wraps to the same */
+  uint32_t end = c->program->flatbuffer;
+  if (vtable % 2 || vtable > end - 4) return 0;
+  uint32_t vtable_size = fb_load16(c->program->data + vtable), size = fb_load16(c->program->data + vtable + 2);
+  return vtable_size >= 4 && vtable_size <= end - vtable && size >= 4 && size <= end - start ? size : 0;
 }
 
-/* Position of what the offset at `at` refers to, 0 if it is outside. */
-static uint32_t check_ref(const checker *c, uint32_t at) {
-  uint32_t offset = fb_load32(c->file + at);
-  return offset >= 4 && offset <= c->end - 4 - at && (at + offset) % 4 == 0 ? at + offset : 0;
-}
-
-static bool check_vector(const checker *c, uint32_t at, uint32_t width) {
-  return fb_load32(c->file + at) <= (c->end - 4 - at) / width;
-}
-
-static al_status check_table(checker *c, uint32_t table, uint32_t at);
-
-static al_status check_tables(checker *c, uint32_t table, uint32_t vector) {
-  for (uint32_t i = 0; i < fb_count(c->file, vector); i++) {
-    uint32_t item = check_ref(c, vector + 4 + 4 * i);
-    if (!item) return corrupt(c, table, vector);
-    AL_TRY(check_table(c, table, item));
-  }
-  return AL_OK;
-}
-
-/* A union: its type in one slot, its table in the next. */
-static al_status check_union(checker *c, uint32_t table, uint32_t at, uint32_t first, uint32_t count) {
-  uint32_t type = fb_u8(c->file, at, UNION_TYPE), field = fb_field(c->file, at, UNION_VALUE);
-  if (type == 0 || type > count) return corrupt(c, table, at);
-  if (field == 0) return table == EVALUE && type == AL_NULL ? AL_OK : corrupt(c, table, at);
-  uint32_t value = check_ref(c, field);
-  return value ? check_table(c, first + type - 1, value) : corrupt(c, table, at);
+/* What the offset at `at` refers to, NULL if it is outside. */
+static const uint8_t *check_ref(const checker *c, const uint8_t *at) {
+  uint32_t offset = fb_load32(at);
+  return offset >= 4 && offset <= bytes_from(c, at) - 4 && (uintptr_t)(at + offset) % 4 == 0 ? at + offset : NULL;
 }
 
 static uint32_t width_of(uint32_t kind) {
-  return kind == BYTE || kind == VALUE || kind == INSTRUCTION ? 1 : kind == LONG ? 8 : 4;
+  return kind == BYTE || kind == VALUE || kind == INSTRUCTION || kind == BYTES ? 1 : kind == LONG || kind == LONGS ? 8
+       : 4;
+}
+
+static bool check_table(checker *c, uint32_t table, const uint8_t *at);
+
+static bool check_field(checker *c, uint32_t kind, const uint8_t *at, const uint8_t *field, uint32_t size) {
+  if (kind == VALUE || kind == INSTRUCTION) { /* a union: its type in this slot, its table in the next */
+    uint32_t type = *field;
+    field = fb_field(at, UNION_VALUE);
+    if (!field) return kind == VALUE && type == AL_NULL;
+    if (type == 0 || type > (kind == VALUE ? AL_OPTIONAL_TENSOR_LIST : INSTRUCTION_FREE)) return false;
+    kind = (kind == VALUE ? A_TABLE + NONE - 1u : A_TABLE + KERNEL_CALL - 1u) + type;
+    uint32_t offset = (uint32_t)(field - at);
+    if (offset < 4 || offset + 4 > size) return false;
+  }
+  if (kind <= LONG) return true;
+  const uint8_t *target = check_ref(c, field);
+  if (!target) return false;
+  if (kind >= A_TABLE && kind < TABLES) return check_table(c, kind - A_TABLE, target);
+  uint32_t count = fb_load32(target);
+  if (count > (bytes_from(c, target) - 4) / width_of(kind)) return false;
+  for (uint32_t i = 0; kind >= TABLES && i < count; i++) {
+    const uint8_t *item = check_ref(c, target + 4 + 4 * (size_t)i);
+    if (!item || !check_table(c, kind - TABLES, item)) return false;
+  }
+  return true;
 }
 
 /* The recursion is as deep as the schema: Program, ExecutionPlan, Chain, Instruction, KernelCall. */
-static al_status check_table(checker *c, uint32_t table, uint32_t at) {
-  if (!spend(c, 1) || !check_head(c, at)) return corrupt(c, table, at);
-  uint32_t size = fb_load16(c->file + (uint32_t)(at - fb_load32(c->file + at)) + 2);
-  for (uint32_t slot = 0; slot < sizeof schema[0].fields; slot++) {
-    uint32_t kind = schema[table].fields[slot] & ~(uint32_t)REQUIRED;
+static bool check_table(checker *c, uint32_t table, const uint8_t *at) {
+  uint32_t size = check_head(c, at), slot = 0;
+  if (!spend(c, 1)) size = 0;
+  for (; size && slot < sizeof schema[0].fields; slot++) {
+    uint32_t kind = schema[table].fields[slot], must = kind & REQUIRED;
     if (kind == SKIP) continue;
-    uint32_t field = fb_field(c->file, at, slot);
-    if (!field) {
-      if ((schema[table].fields[slot] & REQUIRED) || kind == VALUE || kind == INSTRUCTION) return corrupt(c, table, at);
-      continue;
+    kind -= must;
+    const uint8_t *field = fb_field(at, slot);
+    uint32_t offset = field ? (uint32_t)(field - at) : 0;
+    if (field ? offset < 4 || offset + (kind > LONG && kind < VALUE ? 4 : width_of(kind)) > size
+              : must || kind == VALUE || kind == INSTRUCTION) break;
+    c->at = NULL;
+    if (field && !check_field(c, kind, at, field, size)) {
+      if (c->at) return false; /* in a table below */
+      break;
     }
-    if (field - at < 4 || field - at + width_of(kind) > size) return corrupt(c, table, at);
-    if (kind == VALUE || kind == INSTRUCTION) {
-      uint32_t value = fb_field(c->file, at, UNION_VALUE);
-      if (value && (value - at < 4 || value - at + 4 > size)) return corrupt(c, table, at);
-      AL_TRY(kind == VALUE ? check_union(c, table, at, NONE, AL_OPTIONAL_TENSOR_LIST)
-                           : check_union(c, table, at, KERNEL_CALL, INSTRUCTION_FREE));
-      continue;
-    }
-    if (kind <= LONG) continue;
-    uint32_t target = check_ref(c, field);
-    if (!target) return corrupt(c, table, at);
-    if (kind >= A_TABLE && kind < TABLES) {
-      AL_TRY(check_table(c, kind - A_TABLE, target));
-      continue;
-    }
-    if (!check_vector(c, target, kind == BYTES ? 1 : kind == LONGS ? 8 : 4)) return corrupt(c, table, at);
-    if (kind >= TABLES) AL_TRY(check_tables(c, kind - TABLES, target));
   }
-  return AL_OK;
+  if (size && slot == sizeof schema[0].fields) return true;
+  c->table = table;
+  c->at = at;
+  return false;
 }
-
-static uint32_t root_ref(const al_program *p, uint32_t slot) { return fb_ref(p->data, p->root, slot); }
 
 const uint8_t *al_segment(const al_program *p, uint32_t number, uint32_t *size) {
-  uint32_t segment = fb_item(p->data, root_ref(p, PROGRAM_SEGMENTS), number);
-  *size = (uint32_t)fb_u64(p->data, segment, SEGMENT_SIZE);
-  return p->data + p->segments + (uint32_t)fb_u64(p->data, segment, SEGMENT_OFFSET);
+  const uint8_t *segment = fb_item(al_root(p, PROGRAM_SEGMENTS), number);
+  *size = (uint32_t)fb_u64(segment, SEGMENT_SIZE);
+  return p->data + p->segments + (uint32_t)fb_u64(segment, SEGMENT_OFFSET);
 }
+
+static void begin(checker *c, uint32_t table, const uint8_t *at) {
+  c->table = table;
+  c->at = at;
+}
+
+static al_status corrupt_unless(bool good) { return good ? AL_OK : AL_FILE_CORRUPT; }
 
 static al_status check_segments(checker *c, uint32_t data_size) {
-  uint32_t segments = root_ref(c->program, PROGRAM_SEGMENTS);
-  uint32_t base = c->program->segments;
-  uint64_t end = data_size ? data_size : c->program->size - base;
-  for (uint32_t i = 0; i < fb_count(c->file, segments); i++) {
-    uint32_t segment = fb_item(c->file, segments, i);
-    uint64_t offset = fb_u64(c->file, segment, SEGMENT_OFFSET), size = fb_u64(c->file, segment, SEGMENT_SIZE);
+  const uint8_t *segments = al_root(c->program, PROGRAM_SEGMENTS);
+  uint32_t base = c->program->segments, end = data_size ? data_size : c->program->size - base;
+  for (uint32_t i = 0; i < fb_count(segments); i++) {
+    const uint8_t *segment = fb_item(segments, i);
+    begin(c, SEGMENT, segment);
+    uint64_t offset = fb_u64(segment, SEGMENT_OFFSET), size = fb_u64(segment, SEGMENT_SIZE);
     /* Without an extended header there is no base: its magic number was destroyed. */
-    if (offset > end || size > end - offset || (size && !base)) return corrupt(c, SEGMENT, segment);
+    if (offset > end || size > end - offset || (size && !base)) return AL_FILE_CORRUPT;
   }
   return AL_OK;
 }
 
-/* Checks that part `index` of a segment is there and has `bytes` bytes; gives its address. */
-static al_status check_part(checker *c, uint32_t parts, uint32_t index, uint32_t bytes, uint32_t tensor,
-                            const uint8_t **data) {
-  uint32_t offsets = parts ? fb_ref(c->file, parts, PARTS_OFFSETS) : 0;
-  uint32_t segment = parts ? fb_u32(c->file, parts, PARTS_SEGMENT) : 0;
-  if (index >= fb_count(c->file, offsets)) return corrupt(c, TENSOR, tensor);
-  if (segment >= fb_count(c->file, root_ref(c->program, PROGRAM_SEGMENTS))) return corrupt(c, PARTS, parts);
-  uint32_t size;
+/* Address of part `index` of a segment if it is there and has `bytes` bytes, else NULL. */
+static const uint8_t *check_part(checker *c, const uint8_t *parts, uint32_t index, uint32_t bytes) {
+  const uint8_t *offsets = parts ? fb_ref(parts, PARTS_OFFSETS) : NULL;
+  if (index >= fb_count(offsets)) return NULL;
+  uint32_t segment = fb_u32(parts, PARTS_SEGMENT), size;
+  if (segment >= fb_count(al_root(c->program, PROGRAM_SEGMENTS))) return NULL;
   const uint8_t *start = al_segment(c->program, segment, &size);
-  uint64_t offset = fb_load64(fb_items(c->file, offsets) + 8 * (size_t)index);
-  if (offset > size || bytes > size - offset) return corrupt(c, TENSOR, tensor);
-  *data = start + offset;
-  return AL_OK;
+  uint64_t offset = fb_long(offsets, index);
+  return offset <= size && bytes <= size - offset ? start + offset : NULL;
 }
 
-static al_status check_storage(checker *c, uint32_t plan, uint32_t at, uint32_t bytes, uint32_t width) {
-  const uint8_t *file = c->file, *data;
-  uint32_t index = fb_u32(file, at, TENSOR_DATA), place = fb_ref(file, at, TENSOR_ALLOCATION);
-  uint32_t extra = fb_ref(file, at, TENSOR_EXTRA);
-  if (extra && fb_u8(file, extra, EXTRA_LOCATION)) return fail(c, AL_FILE_UNSUPPORTED, EXTRA, extra); /* .ptd */
-  if (!place) {
-    if (!index) return AL_OK;
-    uint32_t constants = root_ref(c->program, PROGRAM_CONSTANTS);
-    if (!constants || !fb_count(file, fb_ref(file, constants, PARTS_OFFSETS)))
-      return fail(c, AL_FILE_UNSUPPORTED, BUFFER, at); /* constants inside of the FlatBuffer: an old format */
-    AL_TRY(check_part(c, constants, index, bytes, at, &data));
-    return (uint32_t)(data - file) % width ? corrupt(c, TENSOR, at) : AL_OK;
+static al_status check_storage(checker *c, const uint8_t *plan, const uint8_t *tensor, uint32_t width) {
+  uint32_t index = fb_u32(tensor, TENSOR_DATA), bytes = al_table_nbytes(tensor);
+  const uint8_t *place = fb_ref(tensor, TENSOR_ALLOCATION), *extra = fb_ref(tensor, TENSOR_EXTRA);
+  if (extra && fb_u8(extra, EXTRA_LOCATION)) return AL_FILE_UNSUPPORTED; /* in a .ptd file */
+  const uint8_t *parts = al_root(c->program, PROGRAM_CONSTANTS);
+  if (place) {
+    const uint8_t *arenas = fb_ref(plan, PLAN_ARENAS);
+    uint32_t id = fb_u32(place, ALLOCATION_ID), offset = fb_u32(place, ALLOCATION_LOW);
+    if (id == 0 || id >= fb_count(arenas) || fb_u32(place, ALLOCATION_HIGH)) return AL_FILE_CORRUPT;
+    uint32_t size = (uint32_t)fb_long(arenas, id);
+    if (offset % width || offset > size || bytes > size - offset) return AL_FILE_CORRUPT;
+    const uint8_t *states = al_root(c->program, PROGRAM_STATES);
+    parts = fb_count(states) ? fb_item(states, 0) : NULL;
+  } else if (index && (!parts || !fb_count(fb_ref(parts, PARTS_OFFSETS)))) {
+    return AL_FILE_UNSUPPORTED; /* constants inside of the FlatBuffer: an old format */
   }
-  uint32_t arenas = fb_ref(file, plan, PLAN_ARENAS), id = fb_u32(file, place, ALLOCATION_ID);
-  uint32_t offset = fb_u32(file, place, ALLOCATION_LOW);
-  if (id == 0 || id >= fb_count(file, arenas) || fb_u32(file, place, ALLOCATION_HIGH)) return corrupt(c, TENSOR, at);
-  uint64_t size = fb_load64(fb_items(file, arenas) + 8 * (size_t)id);
-  if (offset % width || offset > size || bytes > size - offset) return corrupt(c, TENSOR, at);
   if (!index) return AL_OK;
-  uint32_t states = root_ref(c->program, PROGRAM_STATES);
-  return check_part(c, fb_count(file, states) ? fb_item(file, states, 0) : 0, index, bytes, at, &data);
+  const uint8_t *data = check_part(c, parts, index, bytes);
+  return corrupt_unless(data && (place || (uintptr_t)data % width == 0));
 }
 
-uint32_t al_table_nbytes(const uint8_t *file, uint32_t tensor) {
-  uint32_t sizes = fb_ref(file, tensor, TENSOR_SIZES), bytes = al_dtype_size((al_dtype)fb_u8(file, tensor, TENSOR_DTYPE));
-  for (uint32_t i = 0; i < fb_count(file, sizes); i++) bytes *= fb_load32(fb_items(file, sizes) + 4 * i);
+uint32_t al_table_nbytes(const uint8_t *tensor) {
+  const uint8_t *sizes = fb_ref(tensor, TENSOR_SIZES);
+  uint32_t bytes = al_dtype_size((al_dtype)fb_u8(tensor, TENSOR_DTYPE));
+  for (uint32_t i = 0; i < fb_count(sizes); i++) bytes *= fb_word(sizes, i);
   return bytes;
 }
 
-static al_status check_tensor(checker *c, uint32_t plan, uint32_t at) {
-  const uint8_t *file = c->file;
-  uint32_t sizes = fb_ref(file, at, TENSOR_SIZES), order = fb_ref(file, at, TENSOR_DIM_ORDER);
-  uint32_t rank = fb_count(file, sizes), width = al_dtype_size((al_dtype)fb_u8(file, at, TENSOR_DTYPE));
-  if (width == 0 || rank > AL_MAX_RANK || fb_u8(file, at, TENSOR_DYNAMISM) > 1 || fb_u8(file, at, TENSOR_LAYOUT) ||
-      fb_u32(file, at, TENSOR_STORAGE_OFFSET))
-    return fail(c, AL_FILE_UNSUPPORTED, TENSOR, at);
-  if (fb_count(file, order) != rank) return corrupt(c, TENSOR, at);
+static al_status check_tensor(checker *c, const uint8_t *plan, const uint8_t *tensor) {
+  const uint8_t *sizes = fb_ref(tensor, TENSOR_SIZES), *order = fb_ref(tensor, TENSOR_DIM_ORDER);
+  uint32_t rank = fb_count(sizes), width = al_dtype_size((al_dtype)fb_u8(tensor, TENSOR_DTYPE));
+  if (width == 0 || rank > AL_MAX_RANK || fb_u8(tensor, TENSOR_DYNAMISM) > 1 || fb_u8(tensor, TENSOR_LAYOUT) ||
+      fb_u32(tensor, TENSOR_STORAGE_OFFSET))
+    return AL_FILE_UNSUPPORTED;
+  if (fb_count(order) != rank) return AL_FILE_CORRUPT;
   uint64_t most = width; /* bytes if no size were 0: strides must fit, too */
   uint32_t seen = 0;
   for (uint32_t i = 0; i < rank; i++) {
-    uint32_t size = fb_load32(fb_items(file, sizes) + 4 * i), dim = fb_items(file, order)[i];
-    if (size > INT32_MAX || dim >= rank || (seen >> dim & 1)) return corrupt(c, TENSOR, at);
+    uint32_t size = fb_word(sizes, i), dim = fb_items(order)[i];
+    if (size > INT32_MAX || dim >= rank || (seen >> dim & 1)) return AL_FILE_CORRUPT;
     seen |= 1u << dim;
     most *= size ? size : 1;
-    if (most > INT32_MAX) return fail(c, AL_FILE_UNSUPPORTED, TENSOR, at);
+    if (most > INT32_MAX) return AL_FILE_UNSUPPORTED;
   }
-  return check_storage(c, plan, at, al_table_nbytes(file, at), width);
+  return check_storage(c, plan, tensor, width);
 }
 
 /* Items of a vector of value indices of 4 or 8 bytes; `least` is -1 where None is allowed. */
-static al_status check_indices(checker *c, uint32_t vector, uint32_t width, int64_t least, uint32_t count,
-                               uint32_t table, uint32_t at) {
-  uint32_t items = fb_count(c->file, vector);
-  if (!spend(c, items)) return corrupt(c, table, at);
+static al_status check_indices(checker *c, const uint8_t *vector, uint32_t width, int32_t least, uint32_t count) {
+  uint32_t items = fb_count(vector);
+  if (!spend(c, items)) return AL_FILE_CORRUPT;
   for (uint32_t i = 0; i < items; i++) {
-    const uint8_t *item = fb_items(c->file, vector) + (size_t)width * i;
-    int64_t index = width == 8 ? (int64_t)fb_load64(item) : (int32_t)fb_load32(item);
-    if (index < least || index >= (int64_t)count) return corrupt(c, table, at);
+    int64_t index = width == 8 ? (int64_t)fb_long(vector, i) : (int32_t)fb_word(vector, i);
+    if (index < least || index >= (int64_t)count) return AL_FILE_CORRUPT;
   }
   return AL_OK;
 }
 
-static al_status check_value(checker *c, uint32_t plan, uint32_t value, uint32_t count) {
-  uint32_t type = fb_u8(c->file, value, UNION_TYPE), at = fb_ref(c->file, value, UNION_VALUE);
-  switch (type) {
-    case AL_TENSOR: return check_tensor(c, plan, at);
-    case AL_INT_LIST: return check_indices(c, fb_ref(c->file, at, 0), 8, 0, count, INT_LIST, at);
-    case AL_TENSOR_LIST: return check_indices(c, fb_ref(c->file, at, 0), 4, 0, count, TENSOR_LIST, at);
-    case AL_OPTIONAL_TENSOR_LIST:
-      return check_indices(c, fb_ref(c->file, at, 0), 4, -1, count, OPTIONAL_TENSOR_LIST, at);
-    default: return AL_OK;
-  }
+static al_status check_value(checker *c, const uint8_t *plan, const uint8_t *value, uint32_t count) {
+  uint32_t type = fb_u8(value, UNION_TYPE);
+  const uint8_t *at = fb_ref(value, UNION_VALUE);
+  begin(c, NONE + type - 1, at);
+  if (type == AL_TENSOR) return check_tensor(c, plan, at);
+  if (type != AL_INT_LIST && type < AL_TENSOR_LIST) return AL_OK;
+  return check_indices(c, fb_ref(at, 0), type == AL_INT_LIST ? 8 : 4, type == AL_OPTIONAL_TENSOR_LIST ? -1 : 0, count);
 }
 
-static al_status check_instruction(checker *c, uint32_t plan, uint32_t instruction, uint32_t instructions,
+static al_status check_instruction(checker *c, const uint8_t *plan, const uint8_t *instruction, uint32_t instructions,
                                    uint32_t values) {
-  const uint8_t *file = c->file;
-  uint32_t type = fb_u8(file, instruction, UNION_TYPE), at = fb_ref(file, instruction, UNION_VALUE);
-  uint32_t first = fb_u32(file, at, 0), second = fb_u32(file, at, 1), table = KERNEL_CALL + type - 1;
-  bool good;
-  switch (type) {
-    case INSTRUCTION_KERNEL:
-    case INSTRUCTION_DELEGATE:
-      good = first < fb_count(file, fb_ref(file, plan, type == INSTRUCTION_KERNEL ? PLAN_OPERATORS : PLAN_DELEGATES));
-      return good ? check_indices(c, fb_ref(file, at, CALL_ARGS), 4, 0, values, table, at) : corrupt(c, table, at);
-    case INSTRUCTION_MOVE: good = first < values && second < values; break;
-    case INSTRUCTION_JUMP_FALSE: good = first < values && second <= instructions; break;
-    default: good = first < values; break;
+  uint32_t type = fb_u8(instruction, UNION_TYPE);
+  const uint8_t *at = fb_ref(instruction, UNION_VALUE);
+  begin(c, KERNEL_CALL + type - 1, at);
+  uint32_t first = fb_u32(at, 0), second = 0, first_end = values, second_end = 1;
+  if (type <= INSTRUCTION_DELEGATE) {
+    first_end = fb_count(fb_ref(plan, type == INSTRUCTION_KERNEL ? PLAN_OPERATORS : PLAN_DELEGATES));
+    AL_TRY(check_indices(c, fb_ref(at, CALL_ARGS), 4, 0, values));
+  } else if (type <= INSTRUCTION_JUMP_FALSE) {
+    second = fb_u32(at, 1);
+    second_end = type == INSTRUCTION_MOVE ? values : instructions + 1; /* a jump may end the method */
   }
-  return good ? AL_OK : corrupt(c, table, at);
+  return corrupt_unless(first < first_end && second < second_end);
 }
 
-static al_status check_delegate(checker *c, uint32_t delegate) {
-  const uint8_t *file = c->file;
-  uint32_t reference = fb_ref(file, delegate, DELEGATE_DATA);
-  uint32_t location = fb_u8(file, reference, REFERENCE_LOCATION), index = fb_u32(file, reference, REFERENCE_INDEX);
-  uint32_t holders = root_ref(c->program, location ? PROGRAM_SEGMENTS : PROGRAM_INLINE_DELEGATES), size;
-  if (location > 1 || index >= fb_count(file, holders)) return corrupt(c, REFERENCE, reference);
+static al_status check_delegate(checker *c, const uint8_t *delegate) {
+  begin(c, DELEGATE, delegate);
+  const uint8_t *reference = fb_ref(delegate, DELEGATE_DATA);
+  uint32_t location = fb_u8(reference, REFERENCE_LOCATION), index = fb_u32(reference, REFERENCE_INDEX), size;
+  const uint8_t *holders = al_root(c->program, location ? PROGRAM_SEGMENTS : PROGRAM_INLINE_DELEGATES);
+  if (location > 1 || index >= fb_count(holders)) return AL_FILE_CORRUPT;
   const uint8_t *data = location ? al_segment(c->program, index, &size)
-                                 : fb_items(file, fb_ref(file, fb_item(file, holders, index), 0));
-  return (uint32_t)(data - file) % AL_ALIGNMENT ? corrupt(c, DELEGATE, delegate) : AL_OK;
+                                 : fb_items(fb_ref(fb_item(holders, index), 0));
+  return corrupt_unless((uintptr_t)data % AL_ALIGNMENT == 0);
 }
 
-static al_status check_plan(checker *c, uint32_t plan) {
-  const uint8_t *file = c->file;
-  uint32_t values = fb_ref(file, plan, PLAN_VALUES), value_count = fb_count(file, values);
-  uint32_t arenas = fb_ref(file, plan, PLAN_ARENAS), chains = fb_ref(file, plan, PLAN_CHAINS);
-  if (fb_count(file, chains) == 0) return corrupt(c, PLAN, plan);
-  if (fb_count(file, chains) > 1 || fb_count(file, arenas) > AL_MAX_ARENAS + 1)
-    return fail(c, AL_FILE_UNSUPPORTED, PLAN, plan);
-  for (uint32_t i = 1; i < fb_count(file, arenas); i++) {
-    if (fb_load64(fb_items(file, arenas) + 8 * i) > INT32_MAX) return corrupt(c, PLAN, plan);
+static al_status check_plan(checker *c, const uint8_t *plan) {
+  begin(c, PLAN, plan);
+  const uint8_t *values = fb_ref(plan, PLAN_VALUES), *arenas = fb_ref(plan, PLAN_ARENAS);
+  const uint8_t *chains = fb_ref(plan, PLAN_CHAINS), *delegates = fb_ref(plan, PLAN_DELEGATES);
+  uint32_t value_count = fb_count(values);
+  if (fb_count(chains) == 0) return AL_FILE_CORRUPT;
+  if (fb_count(chains) > 1 || fb_count(arenas) > AL_MAX_ARENAS + 1) return AL_FILE_UNSUPPORTED;
+  for (uint32_t i = 1; i < fb_count(arenas); i++) {
+    if (fb_long(arenas, i) > INT32_MAX) return AL_FILE_CORRUPT;
   }
-  for (uint32_t i = 0; i < value_count; i++) AL_TRY(check_value(c, plan, fb_item(file, values, i), value_count));
-  for (uint32_t slot = PLAN_INPUTS; slot <= PLAN_OUTPUTS; slot++)
-    AL_TRY(check_indices(c, fb_ref(file, plan, slot), 4, 0, value_count, PLAN, plan));
-  uint32_t delegates = fb_ref(file, plan, PLAN_DELEGATES);
-  for (uint32_t i = 0; i < fb_count(file, delegates); i++) AL_TRY(check_delegate(c, fb_item(file, delegates, i)));
-  uint32_t instructions = fb_ref(file, fb_item(file, chains, 0), CHAIN_INSTRUCTIONS);
-  for (uint32_t i = 0; i < fb_count(file, instructions); i++)
-    AL_TRY(check_instruction(c, plan, fb_item(file, instructions, i), fb_count(file, instructions), value_count));
+  AL_TRY(check_indices(c, fb_ref(plan, PLAN_INPUTS), 4, 0, value_count));
+  AL_TRY(check_indices(c, fb_ref(plan, PLAN_OUTPUTS), 4, 0, value_count));
+  for (uint32_t i = 0; i < value_count; i++) AL_TRY(check_value(c, plan, fb_item(values, i), value_count));
+  for (uint32_t i = 0; i < fb_count(delegates); i++) AL_TRY(check_delegate(c, fb_item(delegates, i)));
+  const uint8_t *instructions = fb_ref(fb_item(chains, 0), CHAIN_INSTRUCTIONS);
+  for (uint32_t i = 0; i < fb_count(instructions); i++)
+    AL_TRY(check_instruction(c, plan, fb_item(instructions, i), fb_count(instructions), value_count));
   return AL_OK;
 }
 
@@ -331,7 +309,7 @@ static al_status read_header(al_program *p, uint32_t *data_size, al_error *error
   uint32_t length = fb_load32(header + 4);
   uint64_t flatbuffer = fb_load64(header + 8), base = fb_load64(header + 16);
   uint64_t data = length >= 32 ? fb_load64(header + 24) : 0;
-  if (length < 24 || flatbuffer < SMALLEST_FILE || (base && base < flatbuffer) || (!base && data))
+  if (length < 24 || flatbuffer < SMALLEST_FILE || (base ? base < flatbuffer : data != 0))
     return al_error_set(error, AL_FILE_CORRUPT, "extended header", -1, HEADER_AT, 0);
   if (flatbuffer > p->size) return truncated(error, flatbuffer, p->size);
   if (base > p->size || data > p->size - base) return truncated(error, base > p->size ? base : base + data, p->size);
@@ -341,43 +319,52 @@ static al_status read_header(al_program *p, uint32_t *data_size, al_error *error
   return AL_OK;
 }
 
+static al_status check_program(checker *c, uint32_t data_size) {
+  const uint8_t *data = c->program->data, *root = data + c->program->root;
+  uint32_t root_size = 0;
+  begin(c, PROGRAM, data);
+  if (c->program->root % 4 == 0 && c->program->root <= c->program->flatbuffer - 4) root_size = check_head(c, root);
+  if (!root_size) return AL_FILE_CORRUPT;
+  /* Before the rest: what follows may differ in a newer version. */
+  const uint8_t *version = fb_field(root, PROGRAM_VERSION);
+  if (version && version - root <= (int32_t)root_size - 4 && fb_load32(version)) return AL_FILE_TOO_NEW;
+  AL_TRY(corrupt_unless(check_table(c, PROGRAM, root)));
+  AL_TRY(check_segments(c, data_size));
+  const uint8_t *plans = al_root(c->program, PROGRAM_PLANS);
+  begin(c, PROGRAM, root);
+  if (fb_count(plans) == 0) return AL_FILE_CORRUPT;
+  for (uint32_t i = 0; i < fb_count(plans); i++) AL_TRY(check_plan(c, fb_item(plans, i)));
+  return AL_OK;
+}
+
 al_status al_program_load(al_program *program, const void *data, size_t size, al_error *error) {
   al_error spare;
   error = al_error_begin(error, &spare);
   *program = (al_program){.data = data, .size = (uint32_t)size};
-  if ((uintptr_t)data % AL_ALIGNMENT) return al_error_set(error, AL_FILE_MISALIGNED, NULL, -1, 0, 0);
-  if (size >= 8 && memcmp(program->data + 4, "ET12", 4) != 0) return al_error_set(error, AL_FILE_FOREIGN, NULL, -1, 0, 0);
+  al_status status = (uintptr_t)data % AL_ALIGNMENT ? AL_FILE_MISALIGNED
+                   : size >= 8 && memcmp(program->data + 4, "ET12", 4) ? AL_FILE_FOREIGN
+                   : size > INT32_MAX ? AL_FILE_UNSUPPORTED : AL_OK;
+  if (status) return error->status = status;
   if (size < SMALLEST_FILE) return truncated(error, SMALLEST_FILE, (uint32_t)size);
-  if (size > INT32_MAX) return al_error_set(error, AL_FILE_UNSUPPORTED, NULL, -1, 0, 0);
   uint32_t data_size = 0;
   AL_TRY(read_header(program, &data_size, error));
-
-  uint32_t end = program->flatbuffer;
-  checker c = {program, data, end, end < UINT32_MAX / VISITS_PER_BYTE ? end * VISITS_PER_BYTE : UINT32_MAX, error};
+  uint32_t bytes = program->flatbuffer;
+  checker c = {.program = program, .end = program->data + bytes,
+               .visits = bytes < UINT32_MAX / VISITS_PER_BYTE ? bytes * VISITS_PER_BYTE : UINT32_MAX};
   program->root = fb_load32(program->data);
-  if (!check_head(&c, program->root)) return corrupt(&c, PROGRAM, program->root);
-  uint32_t version = fb_field(program->data, program->root, PROGRAM_VERSION);
-  if (version && version > end - 4) return corrupt(&c, PROGRAM, program->root);
-  /* Before the rest: what follows may differ in a newer version. */
-  if (version && fb_load32(program->data + version))
-    return al_error_set(error, AL_FILE_TOO_NEW, NULL, -1, fb_load32(program->data + version), 0);
-  AL_TRY(check_table(&c, PROGRAM, program->root));
-  AL_TRY(check_segments(&c, data_size));
-  uint32_t plans = root_ref(program, PROGRAM_PLANS);
-  if (fb_count(program->data, plans) == 0) return corrupt(&c, PROGRAM, program->root);
-  for (uint32_t i = 0; i < fb_count(program->data, plans); i++)
-    AL_TRY(check_plan(&c, fb_item(program->data, plans, i)));
-  return AL_OK;
+  status = check_program(&c, data_size);
+  if (status == AL_FILE_TOO_NEW) {
+    error->needed = fb_u32(program->data + program->root, PROGRAM_VERSION);
+    return error->status = status;
+  }
+  return status ? al_error_set(error, status, schema[c.table].name, -1, (uint32_t)(c.at - program->data), 0) : AL_OK;
 }
 
-uint32_t al_program_methods(const al_program *program) {
-  return fb_count(program->data, root_ref(program, PROGRAM_PLANS));
-}
+uint32_t al_program_methods(const al_program *program) { return fb_count(al_root(program, PROGRAM_PLANS)); }
 
 const char *al_program_method_name(const al_program *program, uint32_t number, uint32_t *size) {
   if (number >= al_program_methods(program)) return NULL;
-  uint32_t plan = fb_item(program->data, root_ref(program, PROGRAM_PLANS), number);
-  uint32_t name = fb_ref(program->data, plan, PLAN_NAME);
-  *size = fb_count(program->data, name);
-  return (const char *)fb_items(program->data, name);
+  const uint8_t *name = fb_ref(fb_item(al_root(program, PROGRAM_PLANS), number), PLAN_NAME);
+  *size = fb_count(name);
+  return (const char *)fb_items(name);
 }
