@@ -43,7 +43,7 @@ AL_KERNEL(aten_gelu_out, "aten::gelu.out") {
 AL_KERNEL(aten_glu_out, "aten::glu.out") {
   const al_tensor *x = al_tensor_arg(call, 0);
   int64_t dim = al_int_arg(call, 1);
-  al_tensor *out = al_out_arg(call, 2);
+  al_tensor *out = al_out_of(call, 2);
   AL_RETURN_IF_FAILED(call);
   if (x->dtype != AL_F32) return al_fail(call, AL_DTYPE, 0);
   if (out->dtype != AL_F32) return al_fail(call, AL_DTYPE, 2);

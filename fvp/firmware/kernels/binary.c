@@ -126,8 +126,6 @@ static int64_t pow_i(int64_t *v) {
   return (int64_t)result;
 }
 
-static int64_t pow_natural_i(int64_t *v) { return v[1] < 0 ? AL_REFUSE(v) : pow_i(v); }
-
 AL_KERNEL(aten_atan2_out, "aten::atan2.out") { return al_binary(call, 0, atan2_f, NULL); }
 AL_KERNEL(aten_pow_Tensor_Tensor_out, "aten::pow.Tensor_Tensor_out") {
   return al_binary(call, AL_NO_BOOL, pow_f, pow_i);
@@ -135,11 +133,15 @@ AL_KERNEL(aten_pow_Tensor_Tensor_out, "aten::pow.Tensor_Tensor_out") {
 AL_KERNEL(aten_pow_Scalar_out, "aten::pow.Scalar_out") { return al_binary(call, 0, pow_f, pow_i); }
 
 AL_KERNEL(aten_pow_Tensor_Scalar_out, "aten::pow.Tensor_Scalar_out") {
+  const al_tensor *x = al_tensor_arg(call, 0);
+  const al_value *number = al_arg(call, 1);
   double exponent = al_scalar_arg(call, 1);
+  AL_RETURN_IF_FAILED(call);
+  if (!al_is_float(x->dtype) && number->type == AL_INT && exponent < 0) return al_fail(call, AL_VALUE, 1);
   al_elementwise e = {.call = call};
   al_take(&e, 0, AL_PROMOTES);
   al_take(&e, 1, AL_LIMIT);
   /* Roots differ from powers at -0 and -inf. */
   al_float_fn *f = exponent == 0.5 ? root_f : exponent == -0.5 ? inverse_root_f : pow_f;
-  return al_compute(&e, 2, 0, f, pow_natural_i);
+  return al_compute(&e, 2, 0, f, pow_i);
 }

@@ -52,7 +52,7 @@ al_status al_copy_elements(al_call *call, al_tensor *out, const al_tensor *src, 
 /* Argument 0 into argument `out`; data types may differ only if the operator converts. */
 static al_status copy(al_call *call, uint32_t out_argument, bool converts) {
   const al_tensor *src = al_tensor_arg(call, 0);
-  al_tensor *out = al_out_arg(call, out_argument);
+  al_tensor *out = al_out_of(call, out_argument);
   AL_RETURN_IF_FAILED(call);
   if (!converts && out->dtype != src->dtype) return al_fail(call, AL_DTYPE, (int32_t)out_argument);
   AL_TRY(al_resize_like(call, out, src));
@@ -69,11 +69,10 @@ AL_KERNEL(et_copy__h2d_copy_out, "et_copy::_h2d_copy.out") { return copy(call, 1
 AL_KERNEL(et_copy__d2h_copy_out, "et_copy::_d2h_copy.out") { return copy(call, 1, false); }
 
 /* `src` into a tensor of the sizes and type of `self`. */
-static al_status copy_into(al_call *call, uint32_t out_argument) {
+static al_status copy_into(al_call *call, al_tensor *out, int32_t out_argument) {
   const al_tensor *self = al_tensor_arg(call, 0), *src = al_tensor_arg(call, 1);
-  al_tensor *out = al_out_arg(call, out_argument);
   AL_RETURN_IF_FAILED(call);
-  if (out->dtype != self->dtype) return al_fail(call, AL_DTYPE, (int32_t)out_argument);
+  if (out->dtype != self->dtype) return al_fail(call, AL_DTYPE, out_argument);
   bool fits = src->rank <= self->rank;
   for (uint32_t d = 0; fits && d < src->rank; d++) {
     fits = src->sizes[d] == 1 || src->sizes[d] == self->sizes[self->rank - src->rank + d];
@@ -83,8 +82,8 @@ static al_status copy_into(al_call *call, uint32_t out_argument) {
   return al_copy_elements(call, out, src, 1);
 }
 
-AL_KERNEL(aten_copy_out, "aten::copy.out") { return copy_into(call, 3); }
-AL_KERNEL(aten_copy_, "aten::copy_") { return copy_into(call, 0); }
+AL_KERNEL(aten_copy_out, "aten::copy.out") { return copy_into(call, al_out_of(call, 3), 3); }
+AL_KERNEL(aten_copy_, "aten::copy_") { return copy_into(call, al_out_arg(call, 0), 0); }
 
 /* A null dim_order leaves it to the out tensor. */
 static al_status check_dim_order(al_call *call, uint32_t argument, uint32_t out_argument) {
@@ -112,7 +111,7 @@ AL_KERNEL(dim_order_ops__empty_dim_order_out, "dim_order_ops::_empty_dim_order.o
   AL_TRY(check_dim_order(call, 1, 2));
   int32_t sizes[AL_MAX_RANK];
   uint32_t rank = al_list_size(call, 0);
-  al_tensor *out = al_out_arg(call, 2);
+  al_tensor *out = al_out_of(call, 2);
   AL_RETURN_IF_FAILED(call);
   if (rank > AL_MAX_RANK) return al_fail(call, AL_SHAPE, 0);
   for (uint32_t d = 0; d < rank; d++) {

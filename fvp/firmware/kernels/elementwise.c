@@ -71,7 +71,8 @@ void al_take(al_elementwise *e, uint32_t i, al_role role) {
   al_operand *o = &e->operands[e->count++];
   *o = (al_operand){.role = (uint8_t)role, .argument = (uint8_t)i};
   if (!value) return;
-  if (value->type == AL_TENSOR) {
+  bool number = role == AL_PARAMETER || role == AL_ALPHA;
+  if (value->type == AL_TENSOR && !number) {
     o->tensor = al_tensor_arg(e->call, i);
     return;
   }
@@ -230,7 +231,7 @@ static bool can_store(uint8_t from, uint8_t to) {
 
 al_status al_compute(al_elementwise *e, uint32_t out_argument, uint32_t rules, al_float_fn *f, al_int_fn *i) {
   al_call *call = e->call;
-  al_tensor *out = al_out_arg(call, out_argument);
+  al_tensor *out = al_out_of(call, out_argument);
   AL_RETURN_IF_FAILED(call);
   loop l = {.common = NO_TYPE};
   AL_TRY(common_dtype(e, rules, &l.common));
@@ -259,7 +260,7 @@ al_status al_compute(al_elementwise *e, uint32_t out_argument, uint32_t rules, a
     } else if (is_float) {
       floats[k] = o->tensor ? load_float(o->tensor, 0) : o->dtype == AL_I64 ? (float)o->i : (float)o->d;
     } else {
-      ints[k] = o->tensor ? load_int(o->tensor, 0, l.common) : wrap(o->i, l.common);
+      ints[k] = o->tensor ? load_int(o->tensor, 0, l.common) : l.common == AL_BOOL ? o->d != 0 : wrap(o->i, l.common);
     }
   }
   if (al_numel(out) == 0) return AL_OK;
@@ -284,6 +285,11 @@ al_status al_binary(al_call *call, uint32_t rules, al_float_fn *f, al_int_fn *i)
   al_take(&e, 0, AL_PROMOTES);
   al_take(&e, 1, AL_PROMOTES);
   return al_compute(&e, 2, rules, f, i);
+}
+
+al_tensor *al_out_of(al_call *call, uint32_t i) {
+  if (call->arg_count != i + 2) al_fail_size(call, AL_ARGUMENTS, -1, i + 2, call->arg_count);
+  return al_out_arg(call, i);
 }
 
 bool al_string_is(al_call *call, uint32_t i, const char *text) {

@@ -77,6 +77,9 @@ al_status al_compute(al_elementwise *e, uint32_t out, uint32_t rules, al_float_f
 al_status al_unary(al_call *call, uint32_t rules, al_float_fn *f, al_int_fn *i);
 al_status al_binary(al_call *call, uint32_t rules, al_float_fn *f, al_int_fn *i);
 
+/* The out tensor, argument `i`: the last one but for the returned value. A file with arguments of another operator
+ * must not get a result. */
+al_tensor *al_out_of(al_call *call, uint32_t i);
 /* True if argument `i` is this string. */
 bool al_string_is(al_call *call, uint32_t i, const char *text);
 

@@ -37,7 +37,7 @@ AL_KERNEL(aten_fill_Scalar_out, "aten::fill.Scalar_out") {
 
 AL_KERNEL(aten_fill_Tensor_out, "aten::fill.Tensor_out") {
   const al_tensor *self = al_tensor_arg(call, 0), *value = al_tensor_arg(call, 1);
-  al_tensor *out = al_out_arg(call, 2);
+  al_tensor *out = al_out_of(call, 2);
   AL_RETURN_IF_FAILED(call);
   if (value->rank != 0) return al_fail(call, AL_SHAPE, 1);
   if (out->dtype != self->dtype) return al_fail(call, AL_DTYPE, 2);
