@@ -20,7 +20,7 @@ FIRMWARE = Path(__file__).parents[3] / "fvp" / "firmware"
 HERE = Path(__file__).parent / "npu_firmware"
 NPU_BASE, UART = 0x58102000, 0x59303000
 MEMORIES = ((0x10000000, 0x80000), (0x30000000, 0x80000), (0x31000000, 0x200000), (0x70000000, 0x1000000))
-INTERRUPT, NON_SECURE, USER, COUNT, HOOKS, REMAP, NO_NPU, COSIM = (1 << n for n in range(8))
+INTERRUPT, NON_SECURE, USER, COUNT, HOOKS, REMAP, NO_NPU, COSIM, AGAIN = (1 << n for n in range(9))
 POISON = 0xA5
 _RESULT = struct.Struct("<4I8I6I")
 
@@ -41,7 +41,7 @@ def build(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Job:
-    """One call of the NPU; `poison` fills the scratch memories before the inputs are put there."""
+    """One call of the NPU."""
 
     commands: bytes
     weights: bytes
@@ -100,6 +100,13 @@ class Shifted:
 
     def from_address(self, address: int) -> Any:
         return self.emulator.from_address(address - self.shift) if address >= self.shift else None
+
+
+class Nothing:
+    """Memory of an NPU that is not connected yet; `run_job` does."""
+
+    def from_address(self, address: int) -> Any:
+        return None
 
 
 def run_job(elf: Path, job: Job, npu: EthosU | None, files: Mapping[str, File] | None = None) -> Result:
