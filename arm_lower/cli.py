@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from arm_lower import __version__
 from arm_lower.errors import ArmLowerError
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_compile(commands)
     _add_run(commands)
+    _add_firmware(commands)
     _add_report(commands)
     _add_inspect(commands)
     _add_doctor(commands)
@@ -89,18 +91,43 @@ def _add_compile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p = commands.add_parser("run", help="run a .pte", description=_run.__doc__)
-    p.add_argument("model", type=Path, metavar="MODEL.pte")
+    p.add_argument("model", type=Path, metavar="MODEL.pte|APP.elf")
     p.add_argument(
         "--platform",
-        choices=("ref", "npu"),
+        choices=("ref", "npu", "qemu", "fvp"),
         required=True,
-        help="what runs the delegates: ref, their TOSA on the reference model; npu, their command streams on the NPU "
-        "model, from the file alone. The CPU part runs in torch",
+        help="ref, npu: on this machine, delegates on the TOSA reference model or their command streams on the NPU "
+        "model, the CPU part in torch. qemu, fvp: as firmware on a board, in QEMU (with the NPU model) or on Arm's FVP",
     )
     p.add_argument("--inputs", type=Path, required=True, metavar="IN.npz", help="arrays in argument order")
     p.add_argument("--out", type=Path, required=True, metavar="OUT.npz")
-    p.add_argument("--record", type=Path, metavar="DIR", help="record folder, MODEL.record by default")
+    p.add_argument("--record", type=Path, metavar="DIR", help="ref: record folder, MODEL.record by default")
+    _add_board(p)
+    p.add_argument("--timeout", type=float, metavar="SECONDS", help="qemu, fvp: of wall time (300)")
+    p.add_argument(
+        "--profile",
+        choices=("none", "ops", "functions"),
+        help="qemu, fvp: count instructions of each kernel and delegate (ops, the default), or of each C function too",
+    )
+    p.add_argument("--fast", action="store_true", help="fvp: quick functional NPU, without cycles")
+    p.add_argument("--uart-log", type=Path, metavar="FILE", help="qemu, fvp: write the console there")
     p.set_defaults(run=_run)
+
+
+def _add_firmware(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    p = commands.add_parser("firmware", help="build an application of a .pte", description=_firmware.__doc__)
+    p.add_argument("model", type=Path, metavar="MODEL.pte")
+    p.add_argument("-o", "--output", required=True, type=Path, metavar="APP.elf", help="APP.h is written beside it")
+    _add_board(p)
+    p.set_defaults(run=_firmware)
+
+
+def _add_board(p: argparse.ArgumentParser) -> None:
+    """Options of building for a board; None where the default of `fvp.builder` holds."""
+    p.add_argument("--board", metavar="NAME|FILE.toml", help="corstone-300 (default), corstone-320, mps3-an547, or own")
+    p.add_argument("--memory-mode", metavar="NAME", help="where things go, if not as compiled: Vela's memory modes")
+    p.add_argument("--stack", type=_size, metavar="BYTES", help="bytes of stack (4096); 8K works too")
+    p.add_argument("--temp", type=_size, metavar="BYTES", help="bytes of temporary memory for kernels")
 
 
 def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -171,14 +198,20 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Runs a .pte on the host.
+    """Runs a .pte: on the host, or as firmware on a Cortex-M in QEMU or on Arm's FVP.
 
-    Its delegates run on the TOSA reference model or the NPU model, its CPU operators in torch.
+    On the host its CPU operators run in torch. A run as firmware prints what each kernel took.
     """
     from arm_lower.files import check_writable, read_arrays, write_arrays
 
     check_writable(options.out)
     inputs = read_arrays(options.inputs)
+    if options.platform in ("qemu", "fvp"):
+        return _run_on_device(options, inputs)
+    given = [n for n in (*_DEVICE_OPTIONS, *_RUN_OPTIONS, "fast", "uart_log") if getattr(options, n)]
+    if given:
+        names = ", ".join("--" + n.replace("_", "-") for n in given)
+        raise ArmLowerError(f"--platform {options.platform} runs on this machine, without {names}")
     from tosa_ref.host import DelegateRunner, run_pte
 
     runner: DelegateRunner | None = None
@@ -187,6 +220,53 @@ def _run(options: argparse.Namespace) -> int:
 
         runner = run_delegate
     write_arrays(options.out, run_pte(options.model, inputs, options.record, runner))
+    return 0
+
+
+_DEVICE_OPTIONS = ("board", "memory_mode", "stack", "temp")
+_RUN_OPTIONS = ("timeout", "profile")
+
+
+def _board_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Arguments for `fvp.builder.build`."""
+    found = {n: getattr(options, n) for n in ("board", "memory_mode", "stack") if getattr(options, n) is not None}
+    return found | ({"sizes": {"temp": options.temp}} if options.temp else {})
+
+
+def _run_on_device(options: argparse.Namespace, inputs: list[Any]) -> int:
+    from arm_lower.files import check_writable, write_arrays, write_file
+    from fvp.report import to_text
+    from fvp.runner import RunError, run
+
+    if options.uart_log:
+        check_writable(options.uart_log)
+    settings = {n: getattr(options, n) for n in _RUN_OPTIONS if getattr(options, n) is not None}
+    settings |= _board_options(options) | {"platform": options.platform, "fast": options.fast}
+    try:
+        result = run(options.model, inputs, **settings)
+    except RunError as error:
+        if options.uart_log:
+            write_file(options.uart_log, error.uart_log)
+        raise
+    write_arrays(options.out, result.outputs)
+    if options.uart_log:
+        write_file(options.uart_log, result.uart_log)
+    print(to_text(result), end="")
+    return 0
+
+
+def _firmware(options: argparse.Namespace) -> int:
+    """Builds an application: the runtime, the kernels that a .pte calls, its memory on a board, and the .pte itself.
+
+    Prints where everything goes; a C header with all sizes is written beside the application.
+    """
+    from arm_lower.files import check_writable
+    from fvp.builder import build, save
+
+    check_writable(options.output)
+    firmware = build(options.model, **_board_options(options))
+    header = save(firmware, options.output)
+    print(f"{firmware}\n{options.output}, {header}")
     return 0
 
 
@@ -224,8 +304,9 @@ def _inspect(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     """Lists the versions found, what is missing and how to get it; exit code 1 if something needed is missing."""
     from arm_lower.doctor import examine, to_text
+    from fvp.doctor import examine as examine_device
 
-    findings = examine()
+    findings = [*examine(), *examine_device()]
     print(to_text(findings), end="")
     return 0 if all(f.ok or not f.needed for f in findings) else 1
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,8 +54,8 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Everything that arm-lower needs or can use."""
-    return [*_python(), *_packages(), *_interop(), *_tools()]
+    """Everything that the compiler needs or can use; `fvp.doctor` looks for the tools of the device side."""
+    return [*_python(), *_packages(), *_interop()]
 
 
 def to_text(findings: list[Finding]) -> str:
@@ -119,23 +117,6 @@ def _interop() -> Iterator[Finding]:
         except metadata.PackageNotFoundError:
             pass
     yield Finding("executorch (tests only)", found, "", hint, needed=False)
-
-
-def _tools() -> Iterator[Finding]:
-    tools = (
-        ("Arm GCC", "arm-none-eabi-gcc", "--version", "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi"),
-        ("QEMU", "qemu-system-arm", "--version", "apt-get install --no-install-recommends qemu-system-arm"),
-        ("FVP Corstone-300", "FVP_Corstone_SSE-300_Ethos-U55", "--version", _FVP),
-        ("FVP Corstone-320", "FVP_Corstone_SSE-320", "--version", _FVP),
-    )
-    for name, command, flag, hint in tools:
-        path = shutil.which(command)
-        text = _output([path, flag]) if path else ""
-        version = re.search(r"\d+\.\d+(\.\d+)?", text)
-        yield Finding(name, version[0] if version else path or "", "", hint, needed=False)
-
-
-_FVP = "Arm's Ecosystem FVP download page (free); put the folder of the executable into PATH"
 
 
 def _output(command: list[str]) -> str:

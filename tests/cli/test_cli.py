@@ -202,7 +202,7 @@ def test_usage_errors_have_the_same_exit_code(capsys: pytest.CaptureFixture[str]
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
-    for name in ("torch", "ethos-u-vela", "tosa-tools", "Arm GCC", "FVP Corstone-300"):
+    for name in ("torch", "ethos-u-vela", "tosa-tools", "Arm GCC", "QEMU", "FVP Corstone SSE-300 Ethos-U55"):
         assert name in text
 
 

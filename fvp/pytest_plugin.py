@@ -1,0 +1,117 @@
+"""The pytest plugin ``arm_lower_fvp``: smoke tests of a model on a Cortex-M.
+
+    def test_keyword_spotting(arm_lower_fvp):
+        compiled = arm_lower.compile(model, samples, "ethos-u55-128")
+        arm_lower_fvp.check(compiled, samples[0])
+
+Options: ``--arm-lower-platform`` (``qemu``), ``--arm-lower-board`` (``corstone-300``). On the platform ``fvp`` a test
+is skipped, with the way to get it, if the FVP is not installed; anything else that is missing is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from fvp.runner import RunResult
+
+ULPS = 2.0
+
+
+class HasBuffer(Protocol):
+    """A compiled model, ours or ExecuTorch's: ``buffer`` holds the bytes of the `.pte`."""
+
+    @property
+    def buffer(self) -> bytes: ...
+
+
+Source = str | Path | bytes | HasBuffer
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the fixture ``arm_lower_fvp`` is.
+
+    Attributes:
+        platform: ``qemu`` or ``fvp``.
+        board: Name or board file.
+    """
+
+    platform: str
+    board: str
+
+    def run(self, source: Source, inputs: Sequence[Any], **options: Any) -> RunResult:
+        """Builds and runs a compiled model or a `.pte`; see `fvp.runner.run`.
+
+        Raises:
+            RunError: The run failed.
+            ArmLowerError: Something is missing or wrong.
+        """
+        from fvp.runner import run
+
+        settings = {"platform": self.platform, "board": self.board} | options
+        self._require_fvp(source, settings)
+        return run(_pte(source), _arrays(inputs), **settings)
+
+    def check(self, source: Source, inputs: Sequence[Any], *, ulps: float = ULPS, **options: Any) -> RunResult:
+        """Runs a compiled model on the device and on the host, and compares: equal bytes for integers, ``ulps`` units
+        in the last place of the largest magnitude for floats.
+
+        Raises:
+            AssertionError: They differ.
+            RunError, ArmLowerError: As `run`.
+        """
+        from fvp.compare import problems
+        from fvp.ethosu.delegate import run_delegate
+        from tosa_ref.host import Host
+
+        result = self.run(source, inputs, **options)
+        wanted = Host(_pte(source), delegate_runner=run_delegate).run(_arrays(inputs), options.get("method"))
+        found = problems(result.outputs, wanted, ulps)
+        if found:
+            raise AssertionError("the device differs from the host: " + "; ".join(found))
+        return result
+
+    def _require_fvp(self, source: Source, settings: dict[str, Any]) -> None:
+        if settings["platform"] != "fvp":
+            return
+        from arm_lower.errors import ArmLowerError
+        from fvp import corstone
+        from fvp.boards import load_board
+        from fvp.requirements import requirements
+
+        family = requirements(_pte(source)).family
+        board = load_board(settings["board"])
+        if board.fvp is None or (family and family not in board.fvp.binaries):
+            return  # an error of the test, which the run reports
+        try:
+            corstone.require(board, family)
+        except ArmLowerError as error:
+            pytest.skip(str(error))
+
+
+def _pte(source: Source) -> str | Path | bytes:
+    return source if isinstance(source, (str, Path, bytes)) else bytes(source.buffer)
+
+
+def _arrays(inputs: Sequence[Any]) -> list[Any]:
+    """Tensors of torch as arrays; anything else as it is."""
+    return [x.detach().cpu().numpy() if hasattr(x, "detach") else x for x in inputs]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("arm_lower_fvp", "models on a Cortex-M")
+    group.addoption("--arm-lower-platform", choices=("qemu", "fvp"), default="qemu", help="simulator (qemu)")
+    group.addoption("--arm-lower-board", default="corstone-300", metavar="NAME|FILE.toml", help="board (corstone-300)")
+
+
+@pytest.fixture(scope="session")
+def arm_lower_fvp(request: pytest.FixtureRequest) -> Device:
+    """Runs compiled models on a Cortex-M; see `Device`."""
+    option = request.config.getoption
+    return Device(option("--arm-lower-platform"), option("--arm-lower-board"))
