@@ -1,9 +1,11 @@
 # make demo   train, quantize, compile and verify a small network
 # make test   lint, types and all tests, with the stock ExecuTorch runtime
-# make bench  the model set, its files in the stock runtime, and compile times, beside ExecuTorch's (an hour)
+# make bench  the model set, its files in the stock runtime and on the device, and compile times, beside ExecuTorch's
+#             (an hour)
 #
 # Each sets up what it needs on a fresh machine: two virtual environments, since the pins of the stock runtime's
-# viewers contradict those of tosa-tools. A stamp in each makes the next call fast.
+# viewers contradict those of tosa-tools, and Debian's Arm compiler and QEMU. A stamp in each environment makes the next
+# call fast.
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +16,9 @@ PIP := -m pip --disable-pip-version-check install -qq -c constraints.txt
 
 export ARM_LOWER_INTEROP_PYTHON ?= $(CURDIR)/$(INTEROP)/bin/python
 
-.PHONY: help demo test lint types unit setup interop peer zoo bench clean
+DEBIAN := gcc libc6-dev gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm
+
+.PHONY: help demo test lint types unit setup tools interop peer zoo device bench clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -34,12 +38,22 @@ types: $(VENV)/.ready
 	$(VENV)/bin/mypy
 
 # PYTEST_ARGS: more options, for example PYTEST_ARGS="tests/pte -x".
-unit: $(VENV)/.ready $(INTEROP)/.ready
+unit: $(VENV)/.ready $(INTEROP)/.ready tools
 	$(VENV)/bin/python -m pytest -n 2 $(PYTEST_ARGS)
 
-# Both environments at once: most of the time goes into unpacking torch.
+# All at once: most of the time goes into unpacking.
 setup:
-	@$(MAKE) --no-print-directory -j 2 $(VENV)/.ready $(INTEROP)/.ready
+	@$(MAKE) --no-print-directory -j 3 $(VENV)/.ready $(INTEROP)/.ready tools
+
+# Compiler and simulator of the device side; nothing is installed if they are there.
+tools:
+	@if command -v gcc >/dev/null && command -v arm-none-eabi-gcc >/dev/null && command -v qemu-system-arm >/dev/null \
+	  && [ -f "$$(arm-none-eabi-gcc -print-file-name=nano.specs)" ]; then exit 0; fi; \
+	if ! command -v apt-get >/dev/null; then sudo=none; elif [ "$$(id -u)" = 0 ]; then sudo=; \
+	elif command -v sudo >/dev/null; then sudo=sudo; else sudo=none; fi; \
+	if [ "$$sudo" != none ] && $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install \
+	  -y -qq --no-install-recommends $(DEBIAN); then exit 0; fi; \
+	echo "make tools: install these packages of your system, then try again: $(DEBIAN)" >&2; exit 1
 
 interop: $(INTEROP)/.ready
 
@@ -68,7 +82,11 @@ $(INTEROP)/.peer: $(INTEROP)/.ready
 zoo: $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/zoo.py --models $(MODELS) --targets $(TARGETS) --json build/zoo.json
 
-bench: zoo $(INTEROP)/.peer
+# Every model as firmware in QEMU.
+device: $(VENV)/.ready $(INTEROP)/.peer tools
+	$(VENV)/bin/python benchmarks/device.py --models $(MODELS) --json build/device.json
+
+bench: zoo device $(INTEROP)/.peer
 	$(VENV)/bin/python benchmarks/zoo.py --models $(MODELS) --targets ethos-u85-256 --io-layout channels_last \
 	  --only mobilenet_v1_025,mobilenet_v2,mobilenet_v3_small,resnet8 --json build/zoo-channels-last.json
 	$(VENV)/bin/python benchmarks/interop.py --models $(MODELS) --targets $(TARGETS)
