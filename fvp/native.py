@@ -88,15 +88,35 @@ def build_library(sources: Sequence[Path] | None = None) -> Path:
     return build(library_sources() if sources is None else sources, ("-O2", "-g"), ("-shared",), "al_host.so")
 
 
-def build_executable(main: str, sanitize: bool = True, compiler: str = "gcc", flags: Sequence[str] = ()) -> Path:
-    """An executable of the runtime and ``fvp/firmware/host/<main>.c``, under ASan and UBSan unless not wanted.
+def build_executable(*mains: str, sanitize: bool = True, compiler: str = "gcc", flags: Sequence[str] = ()) -> Path:
+    """An executable of the runtime and these files of ``fvp/firmware/host`` (without ``.c``).
+
+    Args:
+        mains: Names of the files.
+        sanitize: Under ASan and UBSan.
+        compiler: gcc or clang.
+        flags: More of them, for the compiler and the linker.
 
     Raises:
         ArmLowerError: As `build_library`.
     """
-    sources = [*library_sources(), FIRMWARE / "host" / f"{main}.c"]
-    options = ("-O1", *SANITIZERS) if sanitize else ("-O2", "-g")
-    return build(sources, (*options, *flags), (*(SANITIZERS if sanitize else ()), *flags), main, compiler)
+    sources = [*library_sources(), *(FIRMWARE / "host" / f"{main}.c" for main in mains)]
+    options = ("-O1", *SANITIZERS, *flags) if sanitize else ("-O2", "-g", *flags)
+    return build(sources, options, options, mains[-1], compiler)
+
+
+FUZZ_FLAGS = ("-DAL_INSTRUCTION_LIMIT=2000",)
+"""Endless loops end soon."""
+
+
+def build_fuzzer() -> Path:
+    """The coverage-guided fuzzer of ``fvp/firmware/host``, which needs no more than gcc."""
+    return build_executable("fuzz_target", "fuzz_engine", flags=(*FUZZ_FLAGS, "-fsanitize-coverage=trace-pc"))
+
+
+def build_libfuzzer() -> Path:
+    """The same target under clang's libFuzzer."""
+    return build_executable("fuzz_target", compiler="clang", flags=(*FUZZ_FLAGS, "-fsanitize=fuzzer", "-w"))
 
 
 def build(sources: Sequence[Path], flags: Sequence[str], link_flags: Sequence[str], name: str,
@@ -105,7 +125,7 @@ def build(sources: Sequence[Path], flags: Sequence[str], link_flags: Sequence[st
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     include = [f"-I{FIRMWARE / part}" for part in ("include", "core", "kernels", "ethosu", "host")]
-    command = [compiler, "-std=gnu11", "-fPIC", *WARNINGS, *flags, *include]
+    command = [compiler, "-std=gnu11", "-fPIC", *(() if "-w" in flags else WARNINGS), *flags, *include]
     registry = registry_source(k for k in kernel_sources().values() if k.file in sources)
     common = _digest(_version(compiler), *flags, *WARNINGS, *(p.read_bytes() for p in sorted(FIRMWARE.rglob("*.h"))))
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
@@ -200,7 +220,8 @@ _NPU = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(_Job), c.c_void_p, c.c_size_
 
 class _Options(c.Structure):
     _fields_ = [("temp", c.c_uint32), ("fast_scratch", c.c_uint32), ("less_values", c.c_uint32),
-                ("less_arena", c.c_uint32), ("less_scratch", c.c_uint32), ("delegate_count", c.c_uint32),
+                ("less_arena", c.c_uint32), ("less_scratch", c.c_uint32), ("most_memory", c.c_uint32),
+                ("delegate_count", c.c_uint32),
                 ("delegate_ids", c.POINTER(c.c_char_p)), ("delegate", _DELEGATE), ("npu", _NPU)]
 
 
@@ -332,7 +353,7 @@ class _Method:
         ids = (c.c_char_p * len(self.runners))(*(key.encode() for key in settings.backends))
         self.callbacks = _DELEGATE(self.delegate), _NPU(self.run_npu) if self.npu else _NPU()
         options = _Options(settings.temp, settings.fast_scratch, settings.less_values, settings.less_arena,
-                           settings.less_scratch, len(ids), ids, *self.callbacks)
+                           settings.less_scratch, 0, len(ids), ids, *self.callbacks)
         self.error = _Error()
         self.host = library.al_host_open(pte, len(pte), name.encode() if name else None, options, self.error)
         self.pointer = library.al_host_method(self.host)

@@ -24,6 +24,7 @@ struct al_host {
   al_ethosu ethosu;
   al_method *method;
   bound *bound;
+  uint32_t most_memory;
 };
 
 static al_status check(void *state, const void *data, uint32_t size, uint32_t *scratch) {
@@ -62,6 +63,9 @@ static uint32_t less(uint32_t size, uint32_t by) { return size > by ? size - by 
 static al_status open_method(al_host *h, size_t size, const char *method, const al_host_options *o, al_error *error) {
   AL_TRY(al_program_load(&h->program, h->pte, size, error));
   AL_TRY(al_method_needs(&h->program, method, &h->config, &h->needs, error));
+  uint32_t most = h->needs.values > h->needs.scratch ? h->needs.values : h->needs.scratch;
+  for (uint32_t i = 0; i < AL_MAX_ARENAS; i++) most = h->needs.arenas[i] > most ? h->needs.arenas[i] : most;
+  if (o->most_memory && most > o->most_memory) return error->status = AL_ARENA_TOO_SMALL;
   h->memory.values = block(less(h->needs.values, o->less_values));
   for (uint32_t i = 0; i < AL_MAX_ARENAS; i++) h->memory.arenas[i] = block(less(h->needs.arenas[i], o->less_arena));
   h->memory.scratch = block(less(h->needs.scratch, o->less_scratch));
@@ -86,6 +90,7 @@ al_host *al_host_open(const void *pte, size_t size, const char *method, const al
     union { al_host_npu function; void *data; } npu = {.function = o->npu};
     h->backends[count++] = al_ethosu_backend(&h->ethosu, (al_npu){run_npu, npu.data});
   }
+  h->most_memory = o->most_memory;
   h->config = (al_config){al_kernels, al_kernel_count, h->backends, count, {NULL, NULL}};
   if (open_method(h, size, method, o, error)) h->method = NULL;
   return h;
@@ -117,6 +122,7 @@ static al_status bind_side(al_host *h, bool output, uint32_t count, al_error *er
     if (v->type != AL_TENSOR || v->t->data) continue;
     size_t bytes = al_dtype_size((al_dtype)v->t->dtype);
     for (uint32_t k = 0; k < v->t->rank; k++) bytes *= (size_t)v->t->bounds[k];
+    if (h->most_memory && bytes > h->most_memory) continue; /* stays without memory */
     bound *b = calloc(1, sizeof *b + bytes);
     if (!b) abort();
     b->next = h->bound;

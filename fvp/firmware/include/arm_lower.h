@@ -27,7 +27,9 @@
 #define AL_MAX_RANK 16   /* as in ExecuTorch */
 #define AL_MAX_ARENAS 4  /* memory ids 1 to 4 */
 #define AL_ALIGNMENT 16  /* of arenas, scratch memory and delegate data, in bytes */
+#ifndef AL_INSTRUCTION_LIMIT
 #define AL_INSTRUCTION_LIMIT 10000000u /* per execution, as in ExecuTorch */
+#endif
 
 /* One code for each kind of failure; al_status_text gives the sentence. Numbers are stable: hosts parse them. */
 #define AL_STATUSES(X)                                                                        \
