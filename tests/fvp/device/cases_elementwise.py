@@ -285,7 +285,7 @@ def layouts() -> Iterator[OneOp]:
         for name, operands in {
             "add.out": (in_order(x, a), in_order(y, b), 1), "mul.out": (in_order(x, b), in_order(y, b)),
             "sin.out": (in_order(x, b),), "where.self_out": (in_order(x > 0, b), in_order(x, a), in_order(y, b)),
-            "maximum.out": (in_order(x, b), y[..., :1]), "sub.out": (y[:1], in_order(x, b), 2),
+            "maximum.out": (in_order(x, b), y[..., :1].contiguous()), "sub.out": (y[:1], in_order(x, b), 2),
         }.items():  # fmt: skip
             yield OneOp(f"aten::{name}", operands, (out,), scale=9.0 if name in ("add.out", "sub.out") else 0.0)
         yield OneOp("aten::eq.Tensor_out", (in_order(x, b), in_order(x, a)), (out.bool(),))
