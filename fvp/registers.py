@@ -165,7 +165,8 @@ class EthosU:
             )
         if self._status & RESETTING and offset != _RESET:
             raise RegisterError(f"write of {value:#x} to offset {offset:#x} during a reset, which ignores it")
-        if self._status & RUNNING and offset not in (_RESET, _CMD):
+        counter = offset - self._pmu >= _PMCR
+        if self._status & RUNNING and offset not in (_RESET, _CMD) and not counter:
             raise RegisterError(f"write of {value:#x} to offset {offset:#x} while the NPU runs")
         if offset == _RESET:
             self._reset(value)

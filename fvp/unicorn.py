@@ -11,8 +11,8 @@ import ctypes
 import io
 import mmap
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
@@ -30,7 +30,10 @@ from unicorn.arm_const import (
 from unicorn.unicorn_py3 import Uc, UcError
 
 from arm_lower.errors import ArmLowerError
+from fvp.boards import Board, load_board
+from fvp.builder import Firmware
 from fvp.registers import Bytes, EthosU
+from fvp.tensors import Array, decode_outputs, encode_inputs
 
 _PAGE = 4096
 _BREAKPOINT = 7  # number of the exception that BKPT ends in
@@ -40,7 +43,15 @@ _BAD_CALL = 0xFFFFFFFF
 
 
 class EmulatorError(ArmLowerError):
-    """The application crashed, did not end, or asked for what the emulator does not have."""
+    """The application crashed, did not end, reported an error, or asked for what the emulator does not have.
+
+    Attributes:
+        status: The error number (``al_status``) that it ended with, or 0.
+    """
+
+    def __init__(self, message: str, hint: str = "", status: int = 0) -> None:
+        super().__init__(message, hint)
+        self.status = status
 
 
 class File(Protocol):
@@ -255,3 +266,51 @@ class Emulator:
         return EmulatorError(
             f"{self.elf.name} stopped: {why} (pc {pc:#x}, lr {lr:#x}, sp {sp:#x}); last lines of its console: {last}"
         )
+
+
+def board() -> Board:
+    """What applications for the emulator are built for: the map of ``mps3-an547`` with a Cortex-M33."""
+    return replace(load_board("mps3-an547"), name="unicorn", cpu="cortex-m33", counter=None)
+
+
+def run(
+    firmware: Firmware, samples: Sequence[Sequence[Any]], npu: EthosU | None = None, timeout: float = 300.0
+) -> list[list[Array]]:
+    """Runs an application that was built for `board`, once for each sample.
+
+    Args:
+        firmware: From `fvp.builder.build`.
+        samples: Inputs of each execution, as for `fvp.runner.run_samples`.
+        npu: Executes the delegates; by default the one that the program was compiled for.
+        timeout: Seconds for all of them.
+
+    Returns:
+        Outputs of each execution.
+
+    Raises:
+        EmulatorError: The device reports an error, or the application did not come to its end.
+    """
+    chosen, needs = firmware.board, firmware.needs
+    method = needs.program.methods[0]
+    out = io.BytesIO()
+    files = {"in": io.BytesIO(b"".join(encode_inputs(method, sample) for sample in samples)), "out": out}
+    emulator = Emulator(
+        firmware.elf,
+        [(m.address, m.size) for m in chosen.memories.values()],
+        npu,
+        chosen.npu.base if chosen.npu else 0x58102000,
+        chosen.uart.base,
+        f"app -n {len(samples)} -i in -o out",
+        files,
+    )
+    if npu is None and needs.delegates:
+        emulator.npu = EthosU(emulator, needs.family, needs.macs)
+    elif npu is not None:
+        npu.memory = emulator
+    code, console = emulator.run(timeout)
+    if code or "\nal done\n" not in console:
+        report = next((line for line in console.splitlines() if line.startswith("arm-lower: ")), "nothing")
+        raise EmulatorError(f"the application ended with exit code {code} and reported {report}", status=code)
+    arrays = decode_outputs(out.getvalue())
+    each = len(method.outputs)
+    return [arrays[i * each : (i + 1) * each] for i in range(len(samples))]

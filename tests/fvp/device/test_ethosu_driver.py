@@ -189,6 +189,11 @@ def test_each_fault_has_its_code() -> None:
             assert (CODES[a] == CODES[b]) == (a == b or {a, b} in same)
 
 
+def test_counters_of_a_run_without_end(elf: Path) -> None:
+    result = run_job(elf, job_of(CONV, CONV_INPUTS, flags=COUNT, limit=LIMIT), npu("u55-128", fault="endless"))
+    assert (result.status, result.cycles) == (CODES["endless"], 0)
+
+
 @pytest.mark.parametrize("fault", ["bus", "endless", "weights"])
 def test_next_call_after_a_fault(elf: Path, fault: str) -> None:
     class Once(EthosU):
