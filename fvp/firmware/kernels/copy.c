@@ -2,25 +2,7 @@
 #include <string.h>
 
 #include "elementwise.h"
-
-static void copy_run(al_runs *w, uint32_t bytes, uint8_t *to, const uint8_t *from) {
-  uint32_t to_step = w->step[0][0] * bytes, from_step = w->step[1][0] * bytes;
-  to += w->offset[0] * bytes;
-  from += w->offset[1] * bytes;
-  if (to_step == bytes && from_step == bytes) {
-    memmove(to, from, w->run * bytes);
-    return;
-  }
-  /* A constant size becomes one load and one store. */
-#define COPY_ELEMENTS(size) \
-  for (uint32_t n = w->run; n > 0; n--, to += to_step, from += from_step) memcpy(to, from, size)
-  switch (bytes) {
-    case 1: COPY_ELEMENTS(1); break;
-    case 2: COPY_ELEMENTS(2); break;
-    case 4: COPY_ELEMENTS(4); break;
-    default: COPY_ELEMENTS(8); break;
-  }
-}
+#include "move.h"
 
 static void convert_run(al_runs *w, al_tensor *to, const al_tensor *from, bool as_float) {
   uint32_t a = w->offset[0], b = w->offset[1];
@@ -28,6 +10,18 @@ static void convert_run(al_runs *w, al_tensor *to, const al_tensor *from, bool a
     if (as_float) al_store_float(to->data, a, to->dtype, al_load_float(from->data, b, from->dtype));
     else al_store_int(to->data, a, to->dtype, al_load_int(from->data, b, from->dtype));
   }
+}
+
+static void copy_broadcast(al_tensor *out, const al_tensor *src) {
+  al_view to, from;
+  al_view_of(&to, out);
+  al_view_of(&from, src);
+  for (uint32_t d = 0; d < from.rank; d++) {
+    if (from.sizes[d] == 1) from.strides[d] = 0;
+  }
+  while (from.rank < to.rank) al_view_insert(&from, 0, 1, 0);
+  for (uint32_t d = 0; d < to.rank; d++) from.sizes[d] = to.sizes[d];
+  al_copy_strided(&to, &from);
 }
 
 al_status al_copy_elements(al_call *call, al_tensor *out, const al_tensor *src, int32_t argument) {
@@ -39,12 +33,15 @@ al_status al_copy_elements(al_call *call, al_tensor *out, const al_tensor *src, 
     return AL_OK;
   }
   if (al_clashes(out, src)) return al_fail(call, AL_ARGUMENTS, argument);
+  if (!converts) {
+    copy_broadcast(out, src);
+    return AL_OK;
+  }
   bool as_float = out->dtype == AL_F32 || src->dtype == AL_F32;
   al_runs w;
   al_runs_begin(&w, 2, (const al_tensor *const[]){out, src});
   do {
-    if (converts) convert_run(&w, out, src, as_float);
-    else copy_run(&w, al_dtype_size((al_dtype)out->dtype), out->data, src->data);
+    convert_run(&w, out, src, as_float);
   } while (al_runs_next(&w));
   return AL_OK;
 }

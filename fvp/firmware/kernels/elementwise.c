@@ -167,9 +167,45 @@ static int64_t load_int(const al_tensor *t, uint32_t at, uint8_t common) {
   return t->dtype == common ? value : wrap(value, common);
 }
 
+/* float32 throughout, one or two tensors. The result's step is 1: the order is that of its memory. */
+static void run_float32(const loop *l, float *v, al_float_fn *f) {
+  const al_runs *r = &l->runs;
+  float *y = (float *)l->tensors[0]->data + r->offset[0];
+  const float *a = (const float *)l->tensors[1]->data + r->offset[1];
+  float *to_a = &v[l->slot[1]];
+  uint32_t n = r->run, a_step = r->step[1][0];
+  if (r->tensors == 2) {
+    for (; n > 0; n--, a += a_step) {
+      *to_a = *a;
+      *y++ = f(v);
+    }
+    return;
+  }
+  const float *b = (const float *)l->tensors[2]->data + r->offset[2];
+  float *to_b = &v[l->slot[2]];
+  uint32_t b_step = r->step[2][0];
+  for (; n > 0; n--, a += a_step, b += b_step) {
+    *to_a = *a;
+    *to_b = *b;
+    *y++ = f(v);
+  }
+}
+
+static bool is_float32(const loop *l) {
+  for (uint32_t k = 0; k < l->runs.tensors; k++) {
+    if (l->tensors[k]->dtype != AL_F32) return false;
+  }
+  return l->runs.tensors == 2 || l->runs.tensors == 3;
+}
+
 static void loop_floats(loop *l, float *v, al_float_fn *f) {
   const al_tensor *out = l->tensors[0];
+  bool plain = is_float32(l);
   do {
+    if (plain) {
+      run_float32(l, v, f);
+      continue;
+    }
     uint32_t at[AL_RUNS_TENSORS];
     memcpy(at, l->runs.offset, sizeof at);
     for (uint32_t n = l->runs.run; n > 0; n--) {
