@@ -26,7 +26,8 @@ from arm_lower.ops.value import Value, logical, stored
 from arm_lower.ops.walk import Walk, is_dequantize, is_quantize
 from arm_lower.pte import ethosu_blob
 from arm_lower.spec import EthosUCompileSpec
-from arm_lower.tosa.ir import Graph, Tensor
+from arm_lower.targets import faults
+from arm_lower.tosa.ir import Graph, Op, Tensor
 from arm_lower.tosa.rewrite import optimize
 from arm_lower.tosa.serialize import to_flatbuffer
 from arm_lower.tosa.verify import verify
@@ -81,7 +82,7 @@ class EthosUPartitioner:
             if partitions is None:
                 continue
             failed = [
-                lower_partition(p, f"{program.name}_{i}", self.spec.family, program, reasons)
+                lower_partition(p, f"{program.name}_{i}", self.spec, program, reasons)
                 for i, p in enumerate(partitions)
             ]
             if any(failed):
@@ -235,13 +236,15 @@ def make_partition(order: Sequence[fx.Node], group: set[fx.Node]) -> Partition:
     return Partition(members, outputs)
 
 
-def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, reasons: dict[fx.Node, Reason]) -> bool:
+def lower_partition(
+    p: Partition, name: str, spec: EthosUCompileSpec, program: EdgeProgram, reasons: dict[fx.Node, Reason]
+) -> bool:
     """Builds the TOSA graph of a partition.
 
     Returns:
         True if a node failed here or the partition does nothing: then ``reasons`` has why, and the work is repeated.
     """
-    walk = Walk(name, family, fixed_constants(program))
+    walk = Walk(name, spec.family, fixed_constants(program))
     for node in p.nodes:
         try:
             walk.lower(node)
@@ -257,6 +260,13 @@ def lower_partition(p: Partition, name: str, family: str, program: EdgeProgram, 
         b.location, b.stem = f"{module_path(node)}:output layout".lstrip(":"), f"{node.name}.out"
         b.graph.outputs.append(output_tensor(walk, value, node))
     graph = optimize(b.graph)
+    try:
+        avoided = faults.avoid(graph, f"{spec.family}-{spec.macs}")
+    except faults.Miscompiled as error:
+        _move(node_of(error.op, p), p, Reason(error.message, error.hint), reasons)
+        return True
+    for fault in avoided:
+        _log.info("%s: avoided that %s", name, fault)
     verify(graph)
     if all(op.kind in MOVES for op in graph.ops):
         for node in p.nodes:
@@ -289,8 +299,7 @@ def compile_partition(p: Partition, spec: EthosUCompileSpec, reasons: dict[fx.No
     except VelaError as error:
         culprit = refused_node(p, spec)
         _log.warning("Vela refuses %s: %s", culprit.name, error.message)
-        for node in _unit(culprit, p):
-            reasons.setdefault(node, Reason(error.message, error.hint))
+        _move(culprit, p, Reason(error.message, error.hint), reasons)
         return None
     blob = ethosu_blob.pack(result.command_stream, result.read_only, result.scratch_size, result.inputs, result.outputs)
     return Delegate(BACKEND, blob, spec.compile_specs(), graph, data, result)
@@ -306,7 +315,12 @@ def refused_node(p: Partition, spec: EthosUCompileSpec) -> fx.Node:
             low = middle
         else:
             high = middle
-    stem = graph.ops[high - 1].output.name.split(".")[0]
+    return node_of(graph.ops[high - 1], p)
+
+
+def node_of(op: Op, p: Partition) -> fx.Node:
+    """The node that ``op`` was made for."""
+    stem = op.output.name.split(".")[0]
     # a requantization bears the name of the dequantize node that is read: its quantize node is the one to move
     named = [u for n in p.nodes if n.name == stem for u in (n.users if is_dequantize(n) else (n,))]
     return next(n for n in [*named, *p.nodes] if n in p.nodes and not is_dequantize(n))
@@ -327,6 +341,12 @@ def _compiles(graph: Graph, spec: EthosUCompileSpec) -> bool:
     except VelaError:
         return False
     return True
+
+
+def _move(node: fx.Node, p: Partition, reason: Reason, reasons: dict[fx.Node, Reason]) -> None:
+    """Moves a node of the partition to the CPU, with what must go with it."""
+    for member in _unit(node, p):
+        reasons.setdefault(member, reason)
 
 
 def _unit(node: fx.Node, p: Partition) -> set[fx.Node]:

@@ -1,0 +1,504 @@
+"""What Vela 5.2 compiles without complaint to a command stream that computes something else, and how to avoid it.
+
+`avoid` runs after every other rewrite. Each `Fault` finds its pattern in a graph and says between which two operators
+something has to stand that Vela neither removes nor looks through: a CLAMP to the whole range of the type (Vela fuses
+it, so it is nearly always free), or an average pool of 1 x 1, and in int32 the sum with 0 or the maximum of the tensor
+and itself. All keep every bit. A graph without such a pattern stays as it is.
+
+All but a few faults have one cause: Vela replaces SLICE, CONCAT, PAD and TILE by an offset of the operator beside
+them, and that operator is later replaced by others without the offset. ``tests/targets/test_vela_faults.py`` holds
+each raw pattern against the NPU model: a fault that Vela has mended fails there, so that its row can go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from arm_lower.errors import Unsupported
+from arm_lower.tosa.ir import Attr, DType, Graph, Op, Tensor
+from arm_lower.tosa.spec import infer
+
+OLD, NEW = ("u55", "u65"), ("u85",)
+ALL = OLD + NEW
+
+_TURNS = frozenset({"TRANSPOSE", "REVERSE"})
+_JOINS = frozenset({"CONCAT", "PAD"})
+_WRITTEN_IN_PARTS = _JOINS | {"TILE"}
+_PIECES = _WRITTEN_IN_PARTS | {"SLICE"}
+_ACTIVATIONS = frozenset({"TABLE", "CLAMP"})
+_CONVOLUTIONS = frozenset({"CONV2D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D"})
+_SUMS = _CONVOLUTIONS | {"MATMUL", "REDUCE_SUM"}
+_EXTREMA = frozenset({"REDUCE_MAX", "REDUCE_MIN"})
+_FUSING = frozenset({"ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM"})
+_ELEMENTWISE = _FUSING | {
+    *("ABS", "CLZ", "SELECT", "ARITHMETIC_RIGHT_SHIFT", "LOGICAL_LEFT_SHIFT", "LOGICAL_RIGHT_SHIFT", "INTDIV"),
+    *("BITWISE_AND", "BITWISE_OR", "BITWISE_XOR", "BITWISE_NOT", "EQUAL", "GREATER", "GREATER_EQUAL"),
+    *("LOGICAL_AND", "LOGICAL_OR", "LOGICAL_XOR", "LOGICAL_NOT"),
+}
+
+
+def is_view(op: Op) -> bool:
+    """An operator that keeps every byte in place; a TRANSPOSE that moves only axes of size 1 is one."""
+    if op.kind != "TRANSPOSE":
+        return op.kind in ("RESHAPE", "IDENTITY")
+    moved = [a for a in op.integers("perms") if op.inputs[0].shape[a] != 1]
+    return moved == sorted(moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """A tensor on its way to one of its readers."""
+
+    tensor: Tensor
+    reader: Op
+
+
+class View:
+    """A graph with makers and readers at hand.
+
+    Attributes:
+        kept: The operators that `avoid` has put in.
+    """
+
+    def __init__(self, graph: Graph, kept: Collection[Op] = ()) -> None:
+        self.graph = graph
+        self.kept = kept
+        self.makers = graph.producers()
+        self.readers = graph.consumers()
+
+    def maker(self, t: Tensor, through: frozenset[str] = frozenset()) -> Op | None:
+        """The operator that makes ``t``, seen through views and operators of the kinds ``through``."""
+        op = self.makers.get(t)
+        while op is not None and (is_view(op) or op.kind in through):
+            op = self.makers.get(op.inputs[0])
+        return op
+
+    def only_reader(self, t: Tensor) -> Op | None:
+        """The one operator that reads ``t``; None if there are more, or ``t`` is an output of the graph."""
+        readers = self.readers.get(t, [])
+        return readers[0] if len(readers) == 1 and t not in self.graph.outputs else None
+
+    def next(self, t: Tensor) -> Op | None:
+        """The only reader of ``t``, seen through views."""
+        op = self.only_reader(t)
+        while op is not None and is_view(op):
+            op = self.only_reader(op.output)
+        return op
+
+    def edge(self, t: Tensor, op: Op) -> Edge:
+        """The first edge after the operator, not a view, that makes ``t``, which ``op`` reads."""
+        maker = self.makers.get(t)
+        while maker is not None and is_view(maker):
+            op, t = maker, maker.inputs[0]
+            maker = self.makers.get(t)
+        return Edge(t, op)
+
+
+Match = Callable[[View, Op], Iterator[Edge]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way in which Vela 5.2 goes wrong.
+
+    Attributes:
+        name: What happens, for messages and tests.
+        where: Families, or accelerators like ``u55-32``.
+        find: Yields, for an operator of the graph, the edges on which something must stand.
+        remedy: What must stand there: ``clamp``, ``pool``, or ``none`` if nothing helps.
+    """
+
+    name: str
+    where: tuple[str, ...]
+    find: Match
+    remedy: Literal["clamp", "pool", "none"] = "clamp"
+
+
+class Miscompiled(Unsupported):
+    """A fault that cannot be avoided.
+
+    Attributes:
+        op: The operator that Vela would compile wrongly.
+    """
+
+    def __init__(self, fault: Fault, op: Op) -> None:
+        super().__init__(f"Vela 5.2 would miscompile {op.kind}: {fault.name}", "compute it on the CPU")
+        self.op = op
+
+
+def avoid(graph: Graph, accelerator: str) -> list[str]:
+    """Puts into ``graph``, which is changed, what keeps Vela from miscompiling it.
+
+    Args:
+        graph: In its final form.
+        accelerator: ``u55-128``.
+
+    Returns:
+        The names of the faults that were avoided, one for each change.
+
+    Raises:
+        Miscompiled: A fault that cannot be avoided.
+    """
+    family = accelerator.partition("-")[0]
+    faults = [f for f in FAULTS if family in f.where or accelerator in f.where]
+    done: list[str] = []
+    kept: set[Op] = set()
+    limit = 4 * len(graph.ops) + 16  # what is inserted may make another pattern, but not for ever
+    while True:
+        view = View(graph, kept)
+        found = next(((f, e) for op in graph.ops for f in faults for e in f.find(view, op)), None)
+        if found is None:
+            return done
+        fault, edge = found
+        if fault.remedy == "none" or len(done) > limit:
+            raise Miscompiled(fault, edge.reader)
+        kept.update(_insert(graph, edge, fault, view, len(done)))
+        done.append(fault.name)
+
+
+def _insert(graph: Graph, edge: Edge, fault: Fault, view: View, number: int) -> list[Op]:
+    """New operators on ``edge`` that give its input back."""
+    x = edge.tensor
+    maker = view.makers.get(x)
+    location = edge.reader.location if maker is None else maker.location
+    added: list[Op] = []
+
+    def op(kind: str, *inputs: Tensor, **attrs: Attr) -> Tensor:
+        ((shape, dtype),) = infer(kind, list(inputs), attrs)
+        out = Tensor(f"{x.name}.kept{number}" + (f".{len(added)}" if added else ""), shape, dtype)
+        added.append(Op(kind, list(inputs), [out], attrs, location))
+        return out
+
+    if x.dtype is DType.INT32 and maker is not None and maker.kind in _PIECES:
+        zero = np.zeros((1,) * len(x.shape), np.int32)
+        y = op("ADD", x, Tensor(f"{x.name}.zero{number}", zero.shape, x.dtype, zero))
+    elif x.dtype is DType.INT32:
+        y = op("MAXIMUM", x, x)
+    elif x.dtype not in (DType.INT8, DType.INT16):
+        raise Miscompiled(fault, edge.reader)
+    elif fault.remedy == "clamp":
+        y = op("CLAMP", x, min=x.dtype.range[0], max=x.dtype.range[1])
+    else:
+        flat = len(x.shape) != 4
+        channels = x.shape[-1] if x.shape else 1
+        y = op("RESHAPE", x, shape=(1, 1, x.size // channels, channels)) if flat else x
+        y = op("AVG_POOL2D", y, kernel=(1, 1), stride=(1, 1), pad=(0, 0, 0, 0), acc_type="int32", input_zp=0,
+               output_zp=0)
+        y = op("RESHAPE", y, shape=x.shape) if flat else y
+    at = graph.ops.index(edge.reader)
+    graph.ops[at:at] = added
+    edge.reader.inputs = [y if t is x else t for t in edge.reader.inputs]
+    return added
+
+
+# -- what is known of an operator ------------------------------------------------------------------------------
+
+
+def _factor(rescale: Op) -> float:
+    """The largest factor of a RESCALE."""
+    return max(m * 2.0**-s for m, s in zip(rescale.integers("multiplier"), rescale.integers("shift")))
+
+
+def _wide(op: Op) -> bool:
+    """A RESCALE from or to int32."""
+    return op.kind == "RESCALE" and DType.INT32 in (op.inputs[0].dtype, op.output.dtype)
+
+
+def _narrowing_from(view: View, op: Op) -> list[Op] | None:
+    """The RESCALEs of narrow tensors, all of one type, that are the inputs of a binary operator and nothing else's;
+    None if any input is something else."""
+    found = []
+    for t in op.inputs:
+        maker = view.makers.get(t)
+        if maker is None or maker.kind != "RESCALE" or view.only_reader(t) is not op or maker.attrs["per_channel"]:
+            return None
+        found.append(maker)
+    types = {r.inputs[0].dtype for r in found}
+    return found if len(types) == 1 and types <= {DType.INT8, DType.INT16} else None
+
+
+def _takes_inputs(view: View, op: Op) -> bool:
+    """Whether an operator of Ethos-U55 or U65 absorbs the RESCALEs to int32 in front of it."""
+    if op.kind not in _FUSING:
+        return False
+    rescales = _narrowing_from(view, op)
+    if rescales is None:
+        return False
+    factors = [_factor(r) for r in rescales]
+    if op.kind not in ("ADD", "SUB") or factors == [1.0, 1.0]:
+        return factors == [1.0] * len(factors)
+    after = view.next(op.output)
+    if after is None or after.kind != "RESCALE" or after.output.dtype is DType.INT32:
+        return False
+    top = 2.0**19 if rescales[0].inputs[0].dtype is DType.INT8 else 2.0**14
+    whole = all(f == int(f) and f < 1 << 15 for f in factors)
+    return whole or (max(factors) == top and factors[0] != factors[1])
+
+
+def _joins_reader(view: View, rescale: Op) -> bool:
+    """Whether Ethos-U55 or U65 does this RESCALE within the operator that reads it."""
+    reader = view.only_reader(rescale.output)
+    if reader is None:
+        return False
+    return _takes_inputs(view, reader) or (reader.kind == "REDUCE_SUM" and _factor(rescale) == 1.0)
+
+
+def _joins_maker(view: View, rescale: Op) -> bool:
+    """Whether Ethos-U55 or U65 does this RESCALE within the operator that makes its input."""
+    maker = view.maker(rescale.inputs[0])
+    if maker is None or view.next(maker.output) is not rescale:
+        return False
+    if maker.kind in _CONVOLUTIONS:
+        return True
+    if rescale.attrs["per_channel"]:
+        return False
+    if maker.kind in _SUMS:
+        return True
+    return _takes_inputs(view, maker) and (maker.kind not in ("MAXIMUM", "MINIMUM") or _factor(rescale) == 1.0)
+
+
+def _is_multiplication(view: View, op: Op) -> bool:
+    """A RESCALE that Ethos-U55 and U65 do as an elementwise multiplication."""
+    return _wide(op) and not _joins_reader(view, op) and not _joins_maker(view, op)
+
+
+def _batched(op: Op) -> bool:
+    """Whether there are axes before the last three that are not 1."""
+    return op.inputs[0].size != int(np.prod(op.inputs[0].shape[-3:]))
+
+
+def _along_width(op: Op) -> bool:
+    return op.integer("axis") == len(op.inputs[0].shape) - 2
+
+
+def _along_channels(op: Op) -> bool:
+    return op.integer("axis") == len(op.inputs[0].shape) - 1
+
+
+def _source(view: View, t: Tensor, reader: Op) -> tuple[Op | None, Edge]:
+    """The maker of ``t``, seen through views and RESCALEs by 1, and the edge behind it."""
+    edge = view.edge(t, reader)
+    maker = view.makers.get(edge.tensor)
+    while maker is not None and maker.kind == "RESCALE" and _factor(maker) == 1.0:
+        edge = view.edge(maker.inputs[0], maker)
+        maker = view.makers.get(edge.tensor)
+    return maker, edge
+
+
+# -- the patterns ----------------------------------------------------------------------------------------------
+
+
+def _of_slice(view: View, op: Op, operands: int = 1) -> Iterator[Edge]:
+    """The edge behind each SLICE that ``op`` reads."""
+    for t in op.inputs[:operands]:
+        maker, edge = _source(view, t, op)
+        if maker is not None and maker.kind == "SLICE":
+            yield edge
+
+
+def _into_part(view: View, op: Op) -> Iterator[Edge]:
+    """The edge behind ``op``, and behind a RESCALE that follows it, on the way to a CONCAT or PAD."""
+    reader = view.next(op.output)
+    if reader is not None and reader.kind == "RESCALE":
+        op, reader = reader, view.next(reader.output)
+    if reader is not None and reader.kind in _JOINS:
+        first = view.only_reader(op.output)
+        if first is not None:
+            yield Edge(op.output, first)
+
+
+def _behind_rescales(view: View, op: Op) -> tuple[Op | None, Edge]:
+    """What makes the input of ``op``, seen through RESCALEs, which Vela may join, and the edge behind it."""
+    edge = view.edge(op.inputs[0], op)
+    while (maker := view.makers.get(edge.tensor)) is not None and maker.kind == "RESCALE":
+        edge = view.edge(maker.inputs[0], maker)
+    return maker, edge
+
+
+def _multiplied_piece(view: View, op: Op) -> Iterator[Edge]:
+    if _is_multiplication(view, op):
+        maker, edge = _behind_rescales(view, op)
+        if maker is not None and maker.kind in _PIECES:
+            yield edge
+
+
+def _multiplied_part(view: View, op: Op) -> Iterator[Edge]:
+    if _is_multiplication(view, op):
+        reader, first = view.next(op.output), view.only_reader(op.output)
+        if reader is not None and first is not None and reader.kind in _JOINS:
+            yield Edge(op.output, first)
+
+
+def _between_parts(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind != "RESCALE":
+        return
+    (maker, edge), reader = _behind_rescales(view, op), view.next(op.output)
+    if maker is not None and maker.kind in _WRITTEN_IN_PARTS and reader is not None:
+        if reader.kind in _WRITTEN_IN_PARTS:
+            yield edge
+
+
+def _channels_in_parts(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind != "RESCALE" or not op.attrs["per_channel"]:
+        return
+    maker, edge = _behind_rescales(view, op)
+    if maker is None or maker.kind not in _WRITTEN_IN_PARTS:
+        return
+    sizes = {t.shape[-1] for t in maker.inputs if t.shape} | {op.output.shape[-1]}
+    if len(sizes) > 1 or edge.reader is not op:
+        yield edge
+
+
+def _sliced_old(view: View, op: Op) -> Iterator[Edge]:
+    turned = op.kind in _EXTREMA and not _along_width(op)
+    summed = op.kind == "REDUCE_SUM" and _along_channels(op)
+    batched = op.kind in (_CONVOLUTIONS | _EXTREMA | {"REDUCE_SUM"}) and _batched(op)
+    if turned or summed or batched or op.kind in ("MATMUL", "TRANSPOSE_CONV2D"):
+        yield from _of_slice(view, op)
+
+
+def _sliced_new(view: View, op: Op) -> Iterator[Edge]:
+    reduced = op.kind in (_EXTREMA | {"REDUCE_SUM"}) and _along_channels(op)
+    batched = op.kind in (_CONVOLUTIONS | _EXTREMA | {"REDUCE_SUM"}) and _batched(op)
+    if reduced or batched or op.kind == "TRANSPOSE_CONV2D":
+        yield from _of_slice(view, op)
+
+
+def _part_old(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind in ("MATMUL", "TRANSPOSE_CONV2D") or (op.kind == "REDUCE_MAX" and not _along_width(op)):
+        yield from _into_part(view, op)
+
+
+def _part_new(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind in _EXTREMA and _along_channels(op):
+        yield from _into_part(view, op)
+
+
+def _chained_part(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind not in _ELEMENTWISE or op in view.kept:
+        return
+    makers = [view.maker(t) for t in op.inputs]
+    if any(m is not None and m.kind not in _PIECES | _TURNS and view.next(m.output) is op for m in makers):
+        yield from _into_part(view, op)
+
+
+def _minimum_reshaped(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind == "REDUCE_MIN":
+        yield from (Edge(op.output, r) for r in view.readers.get(op.output, []) if r.kind in ("RESHAPE", "TRANSPOSE"))
+
+
+def _unequal_integers(view: View, op: Op) -> Iterator[Edge]:
+    rescales = _narrowing_from(view, op) if op.kind in ("ADD", "SUB") else None
+    if rescales is None:
+        return
+    factors = [_factor(r) for r in rescales]
+    if factors[0] != factors[1] and all(f == int(f) and f < 1 << 15 for f in factors):
+        yield Edge(op.inputs[1], op)
+
+
+def _matmul_channels(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind != "RESCALE" or not op.attrs["per_channel"]:
+        return
+    maker = view.maker(op.inputs[0], _TURNS | {"RESCALE"})
+    if maker is not None and maker.kind == "MATMUL":
+        yield Edge(op.inputs[0], op)
+
+
+def _reshaped_channels(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind != "RESCALE" or not op.attrs["per_channel"]:
+        return
+    maker = view.maker(op.inputs[0])
+    if maker is not None and maker.kind in _CONVOLUTIONS and maker.output.shape[-1] != op.output.shape[-1]:
+        yield Edge(op.inputs[0], op)
+
+
+def _turned_part(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind in _ACTIVATIONS:
+        maker = view.maker(op.inputs[0])
+        if maker is not None and maker.kind == "TRANSPOSE":
+            yield from _into_part(view, op)
+
+
+def _reshaped_reduction(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind in _EXTREMA | {"ARGMAX"} and _along_channels(op):
+        maker = view.maker(op.inputs[0])
+        if maker is not None and maker.output is not op.inputs[0] and maker.output.shape[-1:] == (1,):
+            yield Edge(op.inputs[0], op)
+
+
+def _two_activations(view: View, op: Op) -> Iterator[Edge]:
+    """Only the edge right behind the last TRANSPOSE or REVERSE."""
+    if op.kind not in _ACTIVATIONS:
+        return
+    t, reader, place = op.inputs[0], op, None
+    while (maker := view.makers.get(t)) is not None and (is_view(maker) or maker.kind in _TURNS):
+        if not is_view(maker) and place is None:
+            place = Edge(t, reader)
+        t, reader = maker.inputs[0], maker
+    if maker is not None and maker.kind == "RESCALE":
+        maker = view.maker(maker.inputs[0])  # of a TABLE of int16
+    if place is not None and maker is not None and maker.kind in _ACTIVATIONS:
+        yield place
+
+
+def _cascaded_slice(view: View, op: Op) -> Iterator[Edge]:
+    variables = [t for t in op.inputs if t.data is None]
+    if op.kind not in _ELEMENTWISE or len(variables) != 1 or variables[0].dtype is not DType.INT32:
+        return
+    edge = view.edge(variables[0], op)
+    maker = view.makers.get(edge.tensor)
+    if maker is not None and maker.kind == "SLICE" and any(maker.integers("start")[:-2]):
+        source = view.maker(maker.inputs[0])
+        if source is not None and source.kind in _ELEMENTWISE | {"RESCALE"} and not _joins_maker(view, source):
+            yield edge
+
+
+def _table_of_transpose(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind == "TABLE":
+        edge = view.edge(op.inputs[0], op)
+        maker = view.makers.get(edge.tensor)
+        if maker is not None and maker.kind == "TRANSPOSE":
+            yield edge
+
+
+def _widened(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind != "RESCALE" or op.output.dtype.bits <= op.inputs[0].dtype.bits or _factor(op) <= 1.0:
+        return
+    maker = view.maker(op.inputs[0])
+    reader = view.only_reader(op.output)
+    if maker is None or maker.kind in _ACTIVATIONS | _PIECES | _TURNS:
+        return
+    if reader is not None and reader.kind in ("ADD", "SUB") and _narrowing_from(view, reader) is not None:
+        return  # it is done within the addition
+    if maker.kind in _EXTREMA | {"MAX_POOL2D"} or (maker.kind == "RESCALE" and _factor(maker) == 1.0):
+        yield view.edge(op.inputs[0], op)
+
+
+FAULTS = (
+    Fault("an int32 RESCALE becomes a multiplication of the whole tensor instead of the piece", OLD, _multiplied_piece),
+    Fault("an int32 RESCALE becomes a multiplication that writes beside its part", OLD, _multiplied_part),
+    Fault("a RESCALE between two tensors written in parts loses an offset", ALL, _between_parts),
+    Fault("each part of a tensor takes the RESCALE multipliers of the first channels", ALL, _channels_in_parts),
+    Fault("the operator reads the whole tensor instead of its slice", OLD, _sliced_old),
+    Fault("the operator reads the whole tensor instead of its slice", NEW, _sliced_new),
+    Fault("the operator writes the whole tensor instead of its part", OLD, _part_old),
+    Fault("the operator writes the whole tensor instead of its part", NEW, _part_new),
+    Fault("the end of a chain is written without the strides of the tensor it is a part of", NEW, _chained_part),
+    Fault("the last step of a REDUCE_MIN broadcasts a reshaped tensor", OLD, _minimum_reshaped),
+    Fault("ADD of unequal integer factors is computed with another scaling", OLD, _unequal_integers),
+    Fault("all channels of a MATMUL take the RESCALE multiplier of the first", NEW, _matmul_channels),
+    Fault("channels of a convolution are counted before the RESHAPE behind it", ALL, _reshaped_channels),
+    Fault("a table or clamp within a TRANSPOSE writes beside its part", OLD, _turned_part),
+    Fault("a tensor of one channel is stored in blocks that its reduction does not know", ALL, _reshaped_reduction,
+          remedy="pool"),
+    Fault("of two tables or clamps around a TRANSPOSE or REVERSE one is lost", NEW, _two_activations, remedy="pool"),
+    Fault("the table of a TRANSPOSE lies outside of the memory", ("u55-32", "u55-64"), _table_of_transpose,
+          remedy="pool"),
+    Fault("in a cascade of int32 operators rows in front of a slice are counted wrongly", OLD, _cascaded_slice,
+          remedy="none"),
+    Fault("a RESCALE to a wider type is clamped to the narrow one", ALL, _widened),
+)
