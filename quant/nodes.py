@@ -23,6 +23,22 @@ CLAMPS = frozenset(
 )
 """Clamps that the NPU applies for free while it writes the result of another operator."""
 
+WEIGHTED = frozenset(
+    {
+        aten.conv1d.default,
+        aten.conv1d.padding,
+        aten.conv2d.default,
+        aten.conv2d.padding,
+        aten.conv3d.default,
+        aten.conv3d.padding,
+        aten.conv_transpose1d.default,
+        aten.conv_transpose2d.input,
+        aten.conv_transpose3d.input,
+        aten.linear.default,
+    }
+)
+"""Operators (input, weight, bias, ...) with a constant weight."""
+
 
 def is_float_tensor(x: object) -> TypeGuard[fx.Node]:
     """Whether ``x`` is a node that makes one float32 tensor: the only thing that is ever quantized."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from arm_lower.errors import Unsupported
-from arm_lower.ops.conv import bias_const
 from arm_lower.ops.pointwise import Number, affine, apply
 from arm_lower.ops.registry import lowers
 from arm_lower.ops.shape import chunk
@@ -19,6 +18,7 @@ from arm_lower.ops.value import (
     Real,
     Value,
     accumulator,
+    is_contiguous,
     pointwise,
     quant,
     quantized,
@@ -177,13 +177,13 @@ def depthwise_affine(b: Builder, x: Value, scale: Floats, offset: Floats) -> Rea
     channels = len(scale)
     unit = np.maximum(np.abs(scale), 1e-30) * q.scalar / 64
     bias = np.clip(np.rint(offset / unit), -(2**31), 2**31 - 1)
+    wide = q.dtype is DType.INT16
     if np.any(np.abs(bias) > 2**30):
         raise Unsupported("a constant is too large against the factor beside it")
     t = b.reshape(x.tensor, (1, 1, x.tensor.size // channels, channels)) if len(x.tensor.shape) != 4 else x.tensor
     weights = b.const((np.sign(scale) * 64).reshape(1, 1, channels, 1), DType.INT8, f"{b.stem}.weight")
-    acc = b.conv2d(
-        t, weights, bias_const(b, bias.astype(np.int64)), pad=(0, 0, 0, 0), input_zp=q.zero_point, depthwise=True
-    )
+    offsets = b.const(bias, DType.INT48 if wide else DType.INT32, f"{b.stem}.bias")
+    acc = b.conv2d(t, weights, offsets, pad=(0, 0, 0, 0), input_zp=q.zero_point, depthwise=True)
     stored_shape = x.tensor.shape
     return accumulator(lambda y, qy: Value(b.reshape(y, stored_shape), x.perm, x.shape, qy), acc, unit, x.shape, b)
 
@@ -297,6 +297,9 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
         return requantized(mirrored(y, qy), qy, b, low, high)
 
     def scaled(qy: QParams, factors: Floats) -> Real:
+        # the other families read the factors from flash again for every row
+        if b.family == "u85" and quant(value).dtype is DType.INT16 and np.all(sign > 0):
+            return times_channels(b, value, factors)
         return depthwise_affine(b, value, factors, offset_of(qy))
 
     def offset_of(qy: QParams) -> Floats:
@@ -310,15 +313,28 @@ def prelu(b: Builder, x: Lowered, slope: Lowered) -> Lowered:
             return depthwise_affine(b, v, sign, offset_of(qy)).quantize(qy)
         same = requantized(v, qy, b)
         mask = b.const(
-            np.where(sign < 0, -1, 0).reshape((1,) * (len(v.shape) - 1) + (-1,)), DType.INT8, f"{b.stem}.mask"
+            np.where(sign < 0, -1, 0).reshape((1,) * (len(v.tensor.shape) - 1) + (-1,)), DType.INT8, f"{b.stem}.mask"
         )
         return same.with_tensor(b.op("BITWISE_XOR", [same.tensor, mask]), qy)
 
     return Real(x.shape, emit)
 
 
+def times_channels(b: Builder, x: Value, factors: Floats) -> Real:
+    """An int16 ``x`` times a factor for each index of its last stored axis: two bytes each, where a convolution has
+    eleven."""
+    scale = max(float(np.abs(factors).max()), 1e-30) / 32767
+    constant = b.const(
+        np.rint(factors / scale).reshape((1,) * (len(x.tensor.shape) - 1) + (-1,)), DType.INT16, f"{b.stem}.slope"
+    )
+    acc = b.op("MUL", [widened(b, x.tensor, 1.0, 0), widened(b, constant, 1.0, 0)], shift=0)
+    return accumulator(x.with_tensor, acc, quant(x).scalar * scale, x.shape, b)
+
+
 def channel_last(b: Builder, x: Value) -> Value:
-    """``x`` stored with its logical axis 1 last."""
+    """``x`` stored with its logical axis 1 last; [N, C] as [1, 1, N, C], as a linear layer leaves it."""
+    if len(x.shape) == 2 and is_contiguous(x):
+        return Value(b.reshape(x.tensor, (1, 1, *x.shape)), (0, 1, 2, 3), x.shape, x.q)
     x = unflattened(x, b)
     rank = len(x.shape)
     if x.perm[1] == rank - 1:

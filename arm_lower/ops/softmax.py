@@ -97,22 +97,21 @@ def exponential(rows: Rows) -> tuple[Floats, Floats]:
     return exact, np.rint(exact)
 
 
-def total_of(b: Builder, rows: Rows, upper: Tensor, fine: bool) -> Tensor:
-    """Sum of the exponentials of each row in 1/64 of the upper byte's unit, int32.
-
-    ``fine`` adds the sum of what the upper bytes lost to rounding, from a second TABLE.
-    """
-    exact, rounded = exponential(rows)
-    lower = np.rint((exact - rounded) * (1 << FRACTION))
+def total_of(b: Builder, rows: Rows, upper: Tensor, lower: Tensor | None) -> Tensor:
+    """Sum of the exponentials of each row in 1/64 of the upper byte's unit, int32."""
     high = b.op("LOGICAL_LEFT_SHIFT", [rows.sum(b, upper, -128), scalar(b, FRACTION)])
-    if not fine:
-        return high
-    return b.op("ADD", [high, rows.sum(b, b.table(below_peak(b, rows), lower), 0)])
+    return high if lower is None else b.op("ADD", [high, rows.sum(b, lower, 0)])
 
 
 def upper_bytes(b: Builder, rows: Rows) -> Tensor:
     """255 exp(x - max) rounded, stored less 128."""
     return b.table(below_peak(b, rows), exponential(rows)[1] - 128)
+
+
+def lower_bytes(b: Builder, rows: Rows) -> Tensor:
+    """What the upper bytes lost to rounding, in 1/64 of their unit."""
+    exact, rounded = exponential(rows)
+    return b.table(below_peak(b, rows), np.rint((exact - rounded) * (1 << FRACTION)))
 
 
 def scalar(b: Builder, value: int) -> Tensor:
@@ -125,23 +124,39 @@ def normalized(b: Builder, total: Tensor) -> tuple[Tensor, Tensor]:
     return k, b.op("LOGICAL_LEFT_SHIFT", [total, k])
 
 
-def of_mantissa(b: Builder, normal: Tensor, values: Floats) -> Tensor:
-    """A TABLE over the upper bits of m (see `mantissas`), with an index of its own so that it fuses with it."""
-    centred = b.op("SUB", [normal, scalar(b, 3 << 29)])
-    return b.table(b.rescale(centred, 2.0**-22, DType.INT8), values)
+def mantissa_index(b: Builder, normal: Tensor) -> Tensor:
+    """The upper bits of m as a TABLE's index (see `mantissas`). Made for each TABLE, so that it fuses with it."""
+    return b.rescale(b.op("SUB", [normal, scalar(b, 3 << 29)]), 2.0**-22, DType.INT8)
 
 
 def times_reciprocal(b: Builder, upper: Tensor, normal: Tensor) -> Tensor:
     """(upper + 128) * 65535 / m in int32, byte by byte of the reciprocal: MUL is one operator only for int8 by int8."""
     whole = np.rint(65535 / mantissas())
+    high, low = (
+        b.op("MUL", [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), reciprocal_byte(b, normal, part)], shift=0)
+        for part in (whole // 256, whole % 256)
+    )
+    return b.op("ADD", [b.op("LOGICAL_LEFT_SHIFT", [high, scalar(b, 8)]), low])
 
-    def product(part: Floats) -> Tensor:
-        r = of_mantissa(b, normal, part - 128)
-        factors = [b.rescale(upper, 1.0, DType.INT32, input_zp=-128), b.rescale(r, 1.0, DType.INT32, input_zp=-128)]
-        return b.op("MUL", factors, shift=0)
 
-    high = b.op("LOGICAL_LEFT_SHIFT", [product(whole // 256), scalar(b, 8)])
-    return b.op("ADD", [high, product(whole % 256)])
+def reciprocal_byte(b: Builder, normal: Tensor, values: Floats) -> Tensor:
+    """A byte that depends on the upper bits of m, in int32."""
+    return b.rescale(b.table(mantissa_index(b, normal), values - 128), 1.0, DType.INT32, input_zp=-128)
+
+
+def exact_quotient(b: Builder, upper: Tensor, lower: Tensor, normal: Tensor) -> Tensor:
+    """(64 (upper + 128) + lower) * 2^16 / m in int32: all 14 bits of the exponential, and 16 of the reciprocal by a
+    step of Newton's method. MUL of int32 is slow, so this is for few rows."""
+    byte = reciprocal_byte(b, normal, np.clip(np.rint(256 / mantissas()), 0, 255))
+    # not a factor of the RESCALE, which Vela repeats for each reader
+    r = b.op("LOGICAL_LEFT_SHIFT", [byte, scalar(b, 8)])
+    error = b.op("SUB", [scalar(b, 1 << 30), b.op("MUL", [normal, r], shift=16)])
+    change = b.op("MUL", [error, r], shift=30)
+    unit = 1 << ADD_SHIFT[DType.INT8]
+    whole = b.rescale(upper, float(unit), DType.INT32, input_zp=-128)
+    parts = b.op("ADD", [whole, b.rescale(lower, float(unit >> FRACTION), DType.INT32)])
+    exponentials = b.rescale(parts, float(1 << FRACTION) / unit, DType.INT32)
+    return b.op("MUL", [exponentials, b.op("ADD", [r, change])], shift=0)
 
 
 def mantissas() -> Floats:
@@ -155,11 +170,13 @@ def softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
 
     def emit(q: QParams, low: float, high: float) -> Value:
         rows = rows_of(b, value, dim)
-        upper = upper_bytes(b, rows)
-        k, normal = normalized(b, total_of(b, rows, upper, fine=True))
-        product = times_reciprocal(b, upper, normal)
-        # softmax = upper / (total / 64), 2^16 / m of it in the reciprocal: in units of 1/256 a right shift by 32 - k
-        shift = b.op("SUB", [scalar(b, 30 - FRACTION + 8), k])
+        upper, lower = upper_bytes(b, rows), lower_bytes(b, rows)
+        k, normal = normalized(b, total_of(b, rows, upper, lower))
+        # softmax = exponential / total, 2^16 / m of it in the reciprocal: in units of 1/256 a right shift by 38 - k,
+        # and by 6 less where the exponential is not in 1/64
+        few = rows.axis == 3
+        product = exact_quotient(b, upper, lower, normal) if few else times_reciprocal(b, upper, normal)
+        shift = b.op("SUB", [scalar(b, 30 + 8 - (0 if few else FRACTION)), k])
         unit = b.op("ARITHMETIC_RIGHT_SHIFT", [product, shift], round=True)
         y = b.rescale(unit, 1 / 256 / q.scalar, q.dtype, output_zp=q.zero_point)
         return rows.read(b, b.clamp(y, *integer_bounds(q, low, high)), q)
@@ -178,11 +195,11 @@ def log_softmax(b: Builder, x: Lowered, dim: int, _: object) -> Real:
         # The K exponentials are rounded to 1/255 of the largest, which moves the logarithm by this much (four sigma).
         fine = 4 * (elements / 12) ** 0.5 / PEAK > q.scalar
         upper = upper_bytes(b, rows)
-        k, normal = normalized(b, total_of(b, rows, upper, fine))
+        k, normal = normalized(b, total_of(b, rows, upper, lower_bytes(b, rows) if fine else None))
         # ln(total / (255 * 64)) = ln(m) + (30 - 6 - k) ln 2 - ln(255), in units of ln 2 / 256
         unit = np.log(2) / 256
         log_m = np.clip(np.rint(np.log(mantissas()) / unit), 0, 255)
-        table = b.rescale(of_mantissa(b, normal, log_m - 128), 1.0, DType.INT32, input_zp=-128)
+        table = b.rescale(b.table(mantissa_index(b, normal), log_m - 128), 1.0, DType.INT32, input_zp=-128)
         offset = int(np.rint(((30 - FRACTION) * np.log(2) - np.log(PEAK)) / unit))
         log_total = b.op(
             "SUB", [b.op("ADD", [table, scalar(b, offset)]), b.op("LOGICAL_LEFT_SHIFT", [k, scalar(b, 8)])]

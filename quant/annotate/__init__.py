@@ -10,7 +10,8 @@ add sub mul div (scalars stay scalars)     each input, one output behind a clamp
 functions of one variable, log_softmax     input and output
 chains of those and of scalar arithmetic   the tensor and the result; the nodes between stay in float
 on one tensor, as x * relu6(x + 3) / 6     (`quant.annotate.regions`)
-prelu                                      input, slopes (one scale each), output
+prelu                                      input (16 bits from a convolution or linear layer, where that costs no
+                                           memory), slopes (one scale each), output
 sigmoid hardsigmoid softmax                input; output fixed at 1/256, zero point -128
 tanh                                       input; output fixed at 1/128, zero point 0
 mean sum                                   input and output

@@ -9,7 +9,8 @@ straight at it. Chains and cycles of shared specs cannot arise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -27,7 +28,7 @@ from quant.annotate import regions
 from quant.annotate.registry import PATTERNS, RULES
 from quant.bias import bias_scale
 from quant.config import QuantizationConfig
-from quant.nodes import CLAMPS, aten, has_scalar_bounds, is_float_tensor, only_user
+from quant.nodes import CLAMPS, WEIGHTED, aten, has_scalar_bounds, is_constant, is_float_tensor, only_user
 
 Spec: TypeAlias = QuantizationSpec | FixedQParamsQuantizationSpec
 Key = Any
@@ -110,6 +111,30 @@ class Annotator:
             node = self.absorb_activation(node)
         self._specs[self._find(node)] = fixed or self.config(node).output_activation
         self.written.add(node)
+
+    def widen_input(self, node: fx.Node, operand: object) -> None:
+        """``node`` reads ``operand`` with 16 bits, symmetric, if it is its only reader, a quantized convolution or
+        linear layer writes it, and the model then needs no more memory than its largest operator does with 8 bits.
+        In QAT it stays as it is: torchao's fake-quantize has 8 bits."""
+        if not isinstance(operand, fx.Node) or only_user(operand) is not node or self.is_qat:
+            return
+        if operand not in self.written or operand.target not in WEIGHTED:
+            return
+        size = operand.meta["val"].numel()
+        if max(_elements(operand) + size, _elements(node) + size) <= self._largest:
+            int16 = torch.iinfo(torch.int16)
+            self._specs[self._find(operand)] = replace(
+                self.config(node).input_activation,
+                dtype=torch.int16,
+                quant_min=-int16.max,
+                quant_max=int16.max,
+                qscheme=torch.per_tensor_symmetric,
+            )
+
+    @cached_property
+    def _largest(self) -> int:
+        """Activations that an operator reads and writes, in elements, for the largest operator."""
+        return max(_elements(n) for n in self.graph_module.graph.nodes if n.op == "call_function")
 
     def quantize_weight(self, node: fx.Node, weight: fx.Node, ch_axis: int) -> None:
         """``node`` reads the constant ``weight`` with one scale per index of ``ch_axis``."""
@@ -324,6 +349,12 @@ class Annotator:
             self.readers[place] = [(u, t) for u, t in users if u not in inner and u not in self.interior] + [
                 end for end in ends if end not in users
             ]
+
+
+def _elements(node: fx.Node) -> int:
+    """Elements of the activations that ``node`` reads and writes."""
+    activations = {x for x in (node, *node.all_input_nodes) if is_float_tensor(x) and not is_constant(x)}
+    return sum(x.meta["val"].numel() for x in activations)
 
 
 def _plain(node: fx.Node) -> bool:

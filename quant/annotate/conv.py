@@ -8,21 +8,10 @@ from torch import fx
 from quant.annotate.context import Annotator
 from quant.annotate.registry import annotates
 from quant.bias import weight_axis
-from quant.nodes import argument, aten, is_constant, is_float_tensor
+from quant.nodes import WEIGHTED, argument, aten, is_constant, is_float_tensor
 
 
-@annotates(
-    aten.conv1d.default,
-    aten.conv1d.padding,
-    aten.conv2d.default,
-    aten.conv2d.padding,
-    aten.conv3d.default,
-    aten.conv3d.padding,
-    aten.conv_transpose1d.default,
-    aten.conv_transpose2d.input,
-    aten.conv_transpose3d.input,
-    aten.linear.default,
-)
+@annotates(*WEIGHTED)
 def weighted(a: Annotator, node: fx.Node) -> None:
     """(input, weight, bias, ...): only a constant weight can be quantized per output channel."""
     source, weight, bias = (argument(node, i) for i in range(3))

@@ -63,12 +63,15 @@ def function(a: Annotator, node: fx.Node) -> None:
 
 @annotates(aten.prelu.default)
 def prelu(a: Annotator, node: fx.Node) -> None:
-    """Each slope has its own scale, which keeps it exact."""
+    """Each slope has its own scale, which keeps it exact. With a slope for each channel the input has 16 bits if it
+    is the result of an operator just for this, so that there is one rounding to 8 bits and not two."""
     x, slopes = argument(node, 0), argument(node, 1)
     if is_constant(slopes):
         a.quantize_input(node, x)
         a.quantize_weight(node, slopes, ch_axis=0)
         a.quantize_output(node)
+        if slopes.meta["val"].numel() > 1:
+            a.widen_input(node, x)
 
 
 @annotates(*CLAMPS)

@@ -55,6 +55,11 @@ def steep_prelu() -> nn.Module:
     return m
 
 
+def wide_prelu(prelu: nn.Module, conv: type[nn.Module] = nn.Conv2d) -> nn.Module:
+    """The quantizer gives its input 16 bits, since the first convolution needs more memory."""
+    return nn.Sequential(conv(8, 16, 1), conv(16, 8, 3, stride=4), prelu)
+
+
 MAP = ((1, 8, 12, 10),)
 TWO = ((1, 8, 12, 10), (1, 8, 12, 10))
 LINE = ((1, 6, 40),)
@@ -131,6 +136,10 @@ ROWS = [
     Row("prelu", lambda: nn.PReLU(8)),
     Row("prelu_steep", lambda: steep_prelu()),
     Row("prelu_one", lambda: nn.PReLU()),
+    Row("prelu_16_bits", lambda: wide_prelu(nn.PReLU(8)), lsb=2.0),
+    Row("prelu_16_bits_steep", lambda: wide_prelu(steep_prelu()), lsb=2.0),
+    Row("prelu_16_bits_line", lambda: wide_prelu(nn.PReLU(8), nn.Conv1d), ((1, 8, 40),), 2.0),
+    Row("prelu_16_bits_flat", lambda: nn.Sequential(nn.Linear(20, 40), nn.Linear(40, 8), steep_prelu()), FLAT, 2.0),
     Row("add", fn(torch.add), TWO),
     Row("add_relu", fn(lambda x, y: F.relu(x + y)), TWO),
     Row("add_broadcast", fn(torch.add), ((1, 8, 12, 10), (1, 8, 1, 1))),

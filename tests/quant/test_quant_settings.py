@@ -221,6 +221,23 @@ def test_prelu_slopes_are_exact() -> None:
     torch.testing.assert_close(integers * scale, module.weight.detach())
 
 
+@pytest.mark.parametrize(("stride", "readers", "wide"), [(2, 1, True), (1, 1, False), (2, 2, False)])
+def test_prelu_reads_16_bits_where_they_cost_no_memory(stride: int, readers: int, wide: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv2d(8, 16, 1), nn.Conv2d(16, 8, 1, stride)
+            self.prelu = nn.PReLU(8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = self.second(self.first(x))
+            return (self.prelu(y), y)[:readers]
+
+    q = quantize(Net().eval(), (X,), [(X,), (X / 2,)])
+    kinds = {n.args[-1] for n in q.graph.nodes if n.target is qdq.quantize_per_tensor.default}
+    assert kinds == ({torch.int8, torch.int16} if wide else {torch.int8})
+
+
 def test_a_large_bias_of_a_dead_channel_fits_into_int32() -> None:
     """A channel with weights near zero would have a scale on which its bias needs more than 32 bits."""
     module = nn.Conv2d(8, 4, 1).eval()
