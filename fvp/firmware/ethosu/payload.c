@@ -11,26 +11,60 @@
 
 enum { ACTION_CONFIG = 1, ACTION_STREAM, ACTION_READ_REGISTERS, ACTION_DUMP, ACTION_NOP };
 
-/* A command is one word, or two with [15:14] = 1; [9:0] is the opcode. Registers that hold a region number: */
-static const uint16_t region_opcodes[] = {0x10f, 0x11f, 0x128, 0x129, 0x130, 0x131, 0x134, 0x18f};
-#define INTERNAL 0x100u /* of the DMA regions 0x130 and 0x131: no region but memory inside of the NPU */
+/* A command is one word, or two with [15:14] = 1; [9:0] is the opcode. Opcodes below 0x100 are operations, the others
+ * registers, which keep their values. */
+enum { OP_STOP = 0, OP_CONV = 2, OP_RESIZE = 7, OP_DMA_START = 0x10 };
+enum { IFM, OFM, IFM2, MAPS, WEIGHT = MAPS, SCALE, SOURCE, TARGET, INDEX, REGIONS };
+static const uint16_t region_opcodes[REGIONS] = {0x10f, 0x11f, 0x18f, 0x128, 0x129, 0x130, 0x131, 0x134};
+static const uint16_t precision_opcodes[MAPS] = {0x105, 0x114, 0x185};
+/* Fields beside the region of a DMA; on U85, what [15:14] of a precision says above 1: in no memory. */
+enum { INTERNAL = 1 << 8, INDEXED = 1 << 11, TILES = 1 };
+
+typedef struct registers {
+  uint16_t region[REGIONS], precision[MAPS];
+} registers;
+
+static void set(registers *r, uint32_t opcode, uint32_t value) {
+  for (int i = 0; i < REGIONS; i++)
+    if (opcode == region_opcodes[i]) r->region[i] = (uint16_t)value;
+  for (int i = 0; i < MAPS; i++)
+    if (opcode == precision_opcodes[i]) r->precision[i] = (uint16_t)value;
+}
+
+/* Regions that an operation may use, as bits. */
+static uint32_t used(const registers *r, uint32_t opcode, bool u85) {
+  uint32_t mask = 0;
+  if (opcode == OP_DMA_START) {
+    for (int i = SOURCE; i <= TARGET; i++) {
+      if (!(r->region[i] & INTERNAL)) mask |= 1u << (r->region[i] & 7);
+      if (u85 && r->region[i] & INDEXED) mask |= 1u << (r->region[INDEX] & 7);
+    }
+  } else if (opcode >= OP_CONV && opcode <= OP_RESIZE) {
+    for (int i = 0; i < MAPS; i++)
+      if (!u85 || r->precision[i] >> 14 <= TILES) mask |= 1u << (r->region[i] & 7);
+    mask |= 1u << (r->region[WEIGHT] & 7) | 1u << (r->region[SCALE] & 7);
+  }
+  return mask;
+}
 
 static al_status scan(al_ethosu_payload *payload) {
+  registers r = {0};
+  bool u85 = payload->config >> 28 == 2;
   uint32_t count = payload->stream_bytes / 4, last = 1;
   for (uint32_t i = 0; i < count; i++) {
-    uint32_t word = payload->stream[i], control = word >> 14 & 3, opcode = word & 0x3ff, value = word >> 16;
+    uint32_t word = payload->stream[i], control = word >> 14 & 3, opcode = word & 0x3ff;
     last = word & 0xffff;
     if (control > 1) return AL_DELEGATE_CORRUPT;
     if (control == 1) {
       if (++i == count) return AL_DELEGATE_CORRUPT;
-      continue;
+    } else if (opcode >= 0x100) {
+      set(&r, opcode, word >> 16);
+    } else {
+      payload->regions |= used(&r, opcode, u85);
     }
-    for (uint32_t k = 0; k < sizeof region_opcodes / sizeof region_opcodes[0]; k++)
-      if (opcode == region_opcodes[k] && !(opcode >> 1 == 0x130 >> 1 && value & INTERNAL))
-        payload->regions |= 1u << (value & 7);
   }
-  if (last != 0) return AL_DELEGATE_CORRUPT; /* the last command is not OP_STOP: the NPU would never finish */
-  return payload->regions & ~7u ? AL_FILE_UNSUPPORTED : AL_OK;
+  if (last != OP_STOP) return AL_DELEGATE_CORRUPT; /* the NPU would never finish */
+  return payload->regions & ~7u ? AL_FILE_UNSUPPORTED : AL_OK; /* base pointers that only other drivers set */
 }
 
 static al_status parse1(const uint32_t *words, uint32_t count, al_ethosu_payload *payload) {

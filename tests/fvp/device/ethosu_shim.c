@@ -31,6 +31,11 @@ int32_t shim_check(const void *data, uint32_t size, uint32_t *scratch) {
   return (int32_t)backend.check(backend.state, data, size, scratch);
 }
 
+uint32_t shim_regions(const void *commands, uint32_t size) {
+  al_ethosu_payload payload;
+  return al_ethosu_parse(commands, size, &payload) ? ~0u : payload.regions;
+}
+
 int32_t shim_run(const void *data, uint32_t size, const shim_tensor *tensors, uint32_t count, void *scratch,
                  uint32_t scratch_bytes, void *fast, uint32_t fast_bytes, shim_npu npu, shim_result *result) {
   static const uint8_t order[1] = {0};

@@ -14,7 +14,8 @@ import pytest
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "ethosu")]
 
-from npu_harness import I16, Compiled, G, compile_graph, difference
+from npu_cases import CASES
+from npu_harness import I16, QUICK, Compiled, G, compile_graph, difference
 
 from arm_lower.errors import ArmLowerError
 from arm_lower.pte.ethosu_blob import pack, unpack
@@ -82,6 +83,11 @@ class Backend:
         """Status and scratch size."""
         data, scratch = _aligned(blob, by), c.c_uint32()
         return self.library.shim_check(c.c_void_p(data.ctypes.data), len(blob), c.byref(scratch)), scratch.value
+
+    def regions(self, payload: bytes) -> int:
+        """A bit for each region that the commands use."""
+        data = _aligned(payload)
+        return self.library.shim_regions(c.c_void_p(data.ctypes.data), len(payload))
 
     def run(
         self, blob: bytes, tensors: Sequence[Any], scratch: Any = None, fast: Any = None,
@@ -394,6 +400,27 @@ def test_fast_scratch_is_missing(backend: Backend) -> None:
     blob = _commands(lambda w: [0x0002010F if v == 0x0001010F else v for v in w])
     assert backend.check(blob)[0] == OK
     assert backend.run(blob, [*INPUTS, *_outputs()], npu=_unreachable)[0] == FAST_SMALL
+
+
+@pytest.mark.parametrize("target", QUICK)
+def test_regions_of_every_kind_of_command(backend: Backend, target: str) -> None:
+    """On U85 the region of a feature map that stays in the NPU is the number of a buffer, not a region; with buffers
+    of weights in fast memory there are DMAs to and from region 2."""
+    chained = fast = 0
+    for name, make in sorted({case.name: case.build for case in CASES}.items()):
+        for arena in (0, 1024):
+            try:
+                compiled = compile_graph(make().graph, target, arena=arena)
+            except RuntimeError:
+                continue  # not for this NPU
+            program = load(compiled.payload)
+            assert backend.check(_blob(compiled))[0] == OK, name
+            mask = backend.regions(compiled.payload)
+            assert bool(mask & 4) == (program.fast_size > 0) and mask < 8, name
+            numbers = {x.fields["region"] for x in program.stream.commands if x.name == "OFM_REGION"}
+            fast += program.fast_size > 0
+            chained += program.fast_size == 0 and max(numbers) > 1
+    assert (fast > 0, chained > 0) == (not target.startswith("u55"), target.startswith("u85"))
 
 
 def test_corrupt_blob_in_a_call(backend: Backend) -> None:
