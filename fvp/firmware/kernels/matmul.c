@@ -223,3 +223,55 @@ AL_KERNEL(aten_linear_out, "aten::linear.out") {
   }
   return AL_OK;
 }
+
+/* Products of a float32 matrix and an int8 one whose rows have scales: x[m, k] and w[k, n] with a scale for each k, or
+ * w[n, k] (`transposed`) with a scale for each n, or for each n and group of neighbouring k. No zero points. */
+static al_status mixed(al_call *call, bool transposed, uint32_t out_arg) {
+  const al_tensor *x = al_tensor_arg(call, 0), *w = al_tensor_arg(call, 1), *scales = al_tensor_arg(call, 2);
+  al_tensor *out = al_out_arg(call, out_arg);
+  AL_RETURN_IF_FAILED(call);
+  AL_NEED(x->dtype == AL_F32, AL_DTYPE, 0);
+  AL_NEED(w->dtype == AL_I8, AL_DTYPE, 1);
+  AL_NEED(scales->dtype == AL_F32, AL_DTYPE, 2);
+  AL_NEED(al_arg_is_null(call, 3), AL_VALUE, 3);
+  AL_NEED(out->dtype == AL_F32, AL_DTYPE, (int32_t)out_arg);
+  AL_NEED(x->rank == 2, AL_SHAPE, 0);
+  uint32_t row = transposed ? 1 : 0; /* dimension of w along which is summed */
+  AL_NEED(w->rank == 2 && w->sizes[row] == x->sizes[1], AL_SHAPE, 1);
+  AL_NEED(scales->rank == 1 || (transposed && scales->rank == 2 && scales->sizes[1] > 0), AL_SHAPE, 2);
+  AL_NEED(scales->sizes[0] == w->sizes[0], AL_SHAPE, 2);
+  int32_t depth = x->sizes[1], columns = w->sizes[1 - row];
+  AL_TRY(al_resize(call, out, 2, (const int32_t[]){x->sizes[0], columns}));
+  if (al_numel(out) == 0) return AL_OK;
+  int32_t xs[AL_MAX_RANK], ws[AL_MAX_RANK], ss[AL_MAX_RANK], os[AL_MAX_RANK];
+  al_strides(x, xs);
+  al_strides(w, ws);
+  al_strides(scales, ss);
+  al_strides(out, os);
+  int32_t groups = scales->rank == 2 ? scales->sizes[1] : 1;
+  int32_t group = (int32_t)((depth + (int64_t)groups - 1) / groups);
+  for (int32_t i = 0; i < x->sizes[0]; i++) {
+    for (int32_t j = 0; j < columns; j++) {
+      al_sum sum = {0};
+      for (int32_t k = 0; k < depth; k++) {
+        float scale = ((const float *)scales->data)[transposed ? j * ss[0] + (groups > 1 ? k / group * ss[1] : 0)
+                                                               : k * ss[0]];
+        float weight = ((const int8_t *)w->data)[k * ws[row] + j * ws[1 - row]];
+        al_sum_add(&sum, ((const float *)x->data)[i * xs[0] + k * xs[1]] * (weight * scale));
+      }
+      ((float *)out->data)[i * os[0] + j * os[1]] = al_sum_value(&sum);
+    }
+  }
+  return AL_OK;
+}
+
+AL_KERNEL(quantized_decomposed_mixed_mm_out, "quantized_decomposed::mixed_mm.out") {
+  return mixed(call, false, 4);
+}
+
+AL_KERNEL(quantized_decomposed_mixed_linear_out, "quantized_decomposed::mixed_linear.out") {
+  int64_t dtype = al_int_arg_or(call, 4, AL_F32);
+  AL_RETURN_IF_FAILED(call);
+  AL_NEED(dtype == AL_F32, AL_DTYPE, 4);
+  return mixed(call, true, 5);
+}

@@ -145,10 +145,10 @@ def quantize_per_tensor() -> Iterator[OneOp]:
                             outs=(F32,))
         x = normal(2, 3, 4, 5, std=3)
         for a, b in itertools.product((torch.contiguous_format, LAST), repeat=2):
-            yield quantized("quantize_per_tensor.out", x.contiguous(memory_format=a), 0.05, 1, -100 * (dtype != U8), 100,
-                            number, outs=(dtype,), layout=b)
-            yield quantized("dequantize_per_tensor.out", whole(dtype, 2, 3, 4, 5, layout=a), 0.05, 1, -100 * (dtype != U8),
-                            100, number, None, outs=(F32,), layout=b)
+            params = (0.05, 1, 0 if dtype == U8 else -100, 100, number)
+            yield quantized("quantize_per_tensor.out", x.contiguous(memory_format=a), *params, outs=(dtype,), layout=b)
+            yield quantized("dequantize_per_tensor.out", whole(dtype, 2, 3, 4, 5, layout=a), *params, None, outs=(F32,),
+                            layout=b)
     for shape in ((), (0,), (2, 0, 3), (1,), (1, 1, 1, 1)):
         yield quantized("quantize_per_tensor.out", normal(*shape), 0.05, 1, -128, 127, 1, outs=(I8,))
         yield quantized("dequantize_per_tensor.out", whole(I8, *shape), 0.05, 1, -128, 127, 1, None, outs=(F32,))
@@ -199,9 +199,7 @@ def choose_qparams() -> Iterator[OneOp]:
 def quantized_add() -> Iterator[OneOp]:
     """Not in torch; by its parts."""
     q = torch.ops.quantized_decomposed
-    for dtype, number in QUANTIZED.items():
-        if dtype == I32:
-            continue
+    for dtype in (U8, I8, I16):
         info = torch.iinfo(dtype)
         for a_layout, b_layout in itertools.product((torch.contiguous_format, LAST), repeat=2):
             a, b = whole(dtype, 2, 3, 4, 5, layout=a_layout), whole(dtype, 2, 3, 4, 5, seed=1, layout=b_layout)
@@ -242,6 +240,24 @@ def products() -> Iterator[OneOp]:
     yield case("mm.out", torch.tensor([[INF, 1.0]]), torch.tensor([[1.0, 0.0, NAN], [2.0, 3.0, 4.0]]), scale=0)
 
 
+def mixed_products() -> Iterator[OneOp]:
+    """Not in torch. ``mixed_linear`` has a scale for each row of the weight, or for each group of neighbours in it."""
+    for m, k, n in ((3, 8, 5), (1, 33, 2), (2, 0, 3), (0, 4, 3)):
+        x, w = normal(m, k), whole(I8, n, k)
+        scales = torch.rand(n, generator=torch.Generator().manual_seed(1)) + 0.1
+        for groups in (0, 1, 2, 3) if k else (0,):
+            s = torch.stack([scales + g for g in range(groups)], 1) if groups else scales
+            spread = s.repeat_interleave(-(-k // groups), 1)[:, :k] if groups else s[:, None]
+            yield mixed("mixed_linear", x, w, s, None, None, weight=(w.double() * spread).T)
+        yield mixed("mixed_mm", x, w.T.contiguous(), normal(k), None, weight=w.T.double() * normal(k)[:, None])
+    yield mixed("mixed_linear", x, w, scales, None, 6, weight=(w.double() * scales[:, None]).T)
+
+
+def mixed(name: str, x: Tensor, *args: Any, weight: Tensor) -> OneOp:
+    return OneOp(f"quantized_decomposed::{name}.out", (x, *args), (F32,), wanted=((x.double() @ weight).float(),),
+                 scale=x.double().abs() @ weight.abs())
+
+
 # ------------------------------------------------------------ convolution
 
 
@@ -278,7 +294,8 @@ def convolutions() -> Iterator[OneOp]:
     yield conv(normal(1, 1, 2, 2), normal(1, 1, 1, 1), True, (3, 3), (5, 5), (7, 7))
     yield conv(normal(0, 3, 4, 4), normal(2, 3, 2, 2), True)
     yield conv(normal(1, 3, 4, 4), normal(3, 2, 2, 3), False, (2, 2), (1, 1), (2, 3), True, (1, 2))
-    for kernel, stride, padding, dilation, groups in ((3, 1, 1, 1, 1), (5, 2, 0, 3, 2), (1, 4, 0, 1, 4), (2, 1, 2, 1, 1)):
+    one = ((3, 1, 1, 1, 1), (5, 2, 0, 3, 2), (1, 4, 0, 1, 4), (2, 1, 2, 1, 1))
+    for kernel, stride, padding, dilation, groups in one:
         x = normal(2, 4, 20)
         yield conv(x, normal(8, 4 // groups, kernel), True, (stride,), (padding,), (dilation,), groups=groups)
         if padding < kernel:
@@ -291,9 +308,11 @@ def convolutions() -> Iterator[OneOp]:
 def pools() -> Iterator[OneOp]:
     shapes = ((2, 3, 9, 10), (3, 9, 10), (1, 1, 5, 5))
     options = (
-        ([2, 2], [], [0, 0], False), ([3, 2], [1, 2], [1, 1], False), ([3], [2], [1], True), ([3, 3], [2, 3], [1, 0], True),
-        ([5, 5], [3, 3], [2, 2], True), ([1, 1], [2, 2], [0, 0], False), ([5, 4], [5, 4], [0, 0], False),
+        ([2, 2], [], [0, 0], False), ([3, 2], [1, 2], [1, 1], False), ([3], [2], [1], True),
+        ([3, 3], [2, 3], [1, 0], True), ([5, 5], [3, 3], [2, 2], True), ([1, 1], [2, 2], [0, 0], False),
+        ([5, 4], [5, 4], [0, 0], False),
     )  # fmt: skip
+    turn = itertools.cycle(INTEGERS)
     for shape, (kernel, stride, padding, ceil) in itertools.product(shapes, options):
         x = normal(*shape)
         for include, divisor in ((True, None), (False, None), (False, 7), (True, -3)):
@@ -303,8 +322,8 @@ def pools() -> Iterator[OneOp]:
             if dilation == [2] and min(shape[-2:]) < 2 * kernel[0]:
                 continue
             yield exact("max_pool2d_with_indices.out", x, kernel, stride, padding, dilation, ceil)
-            for dtype in INTEGERS:
-                yield exact("max_pool2d_with_indices.out", whole(dtype, *shape), kernel, stride, padding, dilation, ceil)
+            y = whole(next(turn), *shape)
+            yield exact("max_pool2d_with_indices.out", y, kernel, stride, padding, dilation, ceil)
         if len(shape) == 4:
             for a, b in itertools.product((torch.contiguous_format, LAST), repeat=2):
                 y = x.contiguous(memory_format=a)
@@ -361,7 +380,8 @@ def norms() -> Iterator[OneOp]:
             continue  # a group of one number: its variance is 0 and nothing is left
         for affine in (0, 3):
             w, b = (normal(6, seed=1), normal(6, seed=2)) if affine else (None, None)
-            yield case("native_group_norm.out", normal(*shape, mean=1), w, b, shape[0], 6, plane, groups, 1e-5, scale=20)
+            x = normal(*shape, mean=1)
+            yield case("native_group_norm.out", x, w, b, shape[0], 6, plane, groups, 1e-5, scale=20)
     for shape in ((4, 6), (2, 6, 5), (2, 6, 4, 5), (1, 6, 2, 3, 2)):
         x, mean, var = normal(*shape), normal(6, seed=3), normal(6, seed=4).abs() + 0.1
         for w, b in itertools.product((None, normal(6, seed=1)), (None, normal(6, seed=2))):
@@ -393,13 +413,15 @@ def variance(*args: Any, **keywords: Any) -> OneOp:
 
 
 def many_dims() -> Iterator[OneOp]:
+    turn = itertools.cycle((B, *INTEGERS))
     for shape in SHAPES:
-        for dims, keep in itertools.product([None, *dims_of(shape)], (False, True)):
+        for n, dims in enumerate([None, *dims_of(shape)]):
+            keep = bool((n + len(shape)) % 2)
             x = normal(*shape, mean=0.3)
             yield case("mean.out", x, dims, keep, None)
             yield case("sum.IntList_out", x, dims, keep, None)
             yield case("sum.IntList_out", x * 1e6, dims, keep, 6)
-            for dtype in (B, *INTEGERS):
+            for dtype in (next(turn), next(turn)):
                 yield exact("sum.IntList_out", whole(dtype, *shape), dims, keep, None)
             yield exact("sum.IntList_out", whole(I8, *shape), dims, keep, 1)
             yield case("sum.IntList_out", whole(I8, *shape).float(), dims, keep, None, scale=128 * 1500)
@@ -413,8 +435,7 @@ def many_dims() -> Iterator[OneOp]:
             if x.numel() and dims is not None:
                 for name in ("amax.out", "amin.out"):
                     yield exact(name, x, dims, keep)
-                    for dtype in (B, *INTEGERS):
-                        yield exact(name, whole(dtype, *shape), dims, keep)
+                    yield exact(name, whole(next(turn), *shape), dims, keep)
     yield case("mean.out", whole(I8, 3, 4), [1], False, 6, scale=128)
     x = normal(2, 3, 4, 5, layout=LAST)
     for dims in ([1], [2, 3], [0, 2], [0, 1, 2, 3]):
@@ -425,14 +446,16 @@ def many_dims() -> Iterator[OneOp]:
 
 
 def one_dim() -> Iterator[OneOp]:
-    for shape, keep in itertools.product(SHAPES, (False, True)):
+    turn = itertools.cycle((B, *INTEGERS))
+    for shape in SHAPES:
         for dim in range(-1, max(len(shape), 1)):
+            keep = bool((dim + len(shape)) % 2)
             x = normal(*shape, mean=1, std=0.1)
             empty = x.numel() == 0 and shape[dim] == 0
             yield case("prod.int_out", x, dim, keep, None, ulps=40)
             yield exact("any.out", x > 1.1, dim, keep)
             yield case("cumsum.out", x - 1, dim, None, scale=torch.cumsum((x - 1).double().abs(), dim))
-            for dtype in (B, *INTEGERS):
+            for dtype in (next(turn), next(turn), next(turn)):
                 y = whole(dtype, *shape)
                 yield exact("prod.int_out", y, dim, keep, None)
                 yield exact("prod.int_out", y, dim, keep, 4)
@@ -497,9 +520,10 @@ def all_dims() -> Iterator[OneOp]:
 
 
 def distances() -> Iterator[OneOp]:
+    pairs = (((3, 4), (5, 4)), ((2, 3, 4), (2, 5, 4)), ((2, 1, 3, 4), (6, 5, 4)), ((3, 0), (2, 0)), ((0, 4), (2, 4)))
     for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, INF):
         ulps = 2 if p in (0, 1, 2, INF) else 60  # powers of sums of powers
-        for a, b in (((3, 4), (5, 4)), ((2, 3, 4), (2, 5, 4)), ((2, 1, 3, 4), (6, 5, 4)), ((3, 0), (2, 0)), ((0, 4), (2, 4))):
+        for a, b in pairs:
             yield case("_cdist_forward.out", normal(*a), normal(*b, seed=1), p, None, scale=0, ulps=ulps)
         for shape in ((5, 4), (2, 300), (1, 3)):
             yield case("_pdist_forward.out", normal(*shape), p, scale=0, ulps=ulps)
@@ -541,7 +565,8 @@ def grids() -> Iterator[OneOp]:
 
 
 CASES: list[OneOp] = [
-    *quantize_per_tensor(), *quantize_many(), *choose_qparams(), *quantized_add(), *products(), *convolutions(),
+    *quantize_per_tensor(), *quantize_many(), *choose_qparams(), *quantized_add(), *products(), *mixed_products(),
+    *convolutions(),
     *pools(), *softmaxes(), *norms(), *many_dims(), *one_dim(), *all_dims(), *distances(), *images(), *grids(),
 ]  # fmt: skip
 
@@ -632,6 +657,13 @@ def bad_products() -> Iterator[tuple[OneOp, str]]:
     yield refused("shape", 1, "linear.out", z(2, 3), z(5, 4), None, outs=[z(2, 5)])
     yield refused("shape", 2, "linear.out", z(2, 3), z(5, 3), z(4), outs=[z(2, 5)])
     yield refused("shape", 0, "linear.out", z(), z(5, 3), None, outs=[z(5)])
+    m, w = "quantized_decomposed::mixed_linear.out", z(5, 3, dtype=I8)
+    yield refused("shape", 2, m, z(2, 3), w, z(3), None, None, outs=[z(2, 5)])
+    yield refused("shape", 2, m, z(2, 3), w, z(5, 0), None, None, outs=[z(2, 5)])
+    yield refused("shape", 1, m, z(2, 4), w, z(5), None, None, outs=[z(2, 5)])
+    yield refused("value", 3, m, z(2, 3), w, z(5), z(5), None, outs=[z(2, 5)])
+    yield refused("dtype", 4, m, z(2, 3), w, z(5), None, 7, outs=[z(2, 5)])
+    yield refused("dtype", 1, m, z(2, 3), z(5, 3), z(5), None, None, outs=[z(2, 5)])
 
 
 def bad_conv() -> Iterator[tuple[OneOp, str]]:
@@ -676,7 +708,8 @@ def bad_conv() -> Iterator[tuple[OneOp, str]]:
 def bad_pools() -> Iterator[tuple[OneOp, str]]:
     x, y = z(1, 2, 5, 5), [z(1, 2, 3, 3)]
     two = [*y, z(1, 2, 3, 3, dtype=I64)]
-    for name, rest, outs in (("avg_pool2d.out", (False, True, None), y), ("max_pool2d_with_indices.out", ([1], False), two)):
+    average, greatest = ("avg_pool2d.out", (False, True, None), y), ("max_pool2d_with_indices.out", ([1], False), two)
+    for name, rest, outs in (average, greatest):
         yield refused("value", 1, name, x, [0, 3], [1], [0], *rest, outs=outs)
         yield refused("value", 1, name, x, [3, 2**40], [1], [0], *rest, outs=outs)
         yield refused("value", 1, name, x, [], [1], [0], *rest, outs=outs)
@@ -694,7 +727,8 @@ def bad_pools() -> Iterator[tuple[OneOp, str]]:
     yield refused("dtype", 7, "max_pool2d_with_indices.out", x, [3], [1], [0], [1], False, outs=[y[0], y[0]])
     yield refused("value", 1, "_adaptive_avg_pool2d.out", x, [-1, 3], outs=y)
     yield refused("shape", 0, "_adaptive_avg_pool2d.out", z(1, 2, 0, 5), [3, 3], outs=y)
-    yield refused("dtype", 0, "_adaptive_avg_pool2d.out", z(1, 2, 5, 5, dtype=I64), [3, 3], outs=[z(1, 2, 3, 3, dtype=I64)])
+    integers = z(1, 2, 3, 3, dtype=I64)
+    yield refused("dtype", 0, "_adaptive_avg_pool2d.out", z(1, 2, 5, 5, dtype=I64), [3, 3], outs=[integers])
 
 
 def bad_norms() -> Iterator[tuple[OneOp, str]]:
