@@ -404,8 +404,7 @@ def test_fast_scratch_is_missing(backend: Backend) -> None:
 
 @pytest.mark.parametrize("target", QUICK)
 def test_regions_of_every_kind_of_command(backend: Backend, target: str) -> None:
-    """On U85 the region of a feature map that stays in the NPU is the number of a buffer, not a region; with buffers
-    of weights in fast memory there are DMAs to and from region 2."""
+    """With buffers of weights in fast memory there are DMAs to and from region 2."""
     chained = fast = 0
     for name, make in sorted({case.name: case.build for case in CASES}.items()):
         for arena in (0, 1024):
@@ -417,10 +416,33 @@ def test_regions_of_every_kind_of_command(backend: Backend, target: str) -> None
             assert backend.check(_blob(compiled))[0] == OK, name
             mask = backend.regions(compiled.payload)
             assert bool(mask & 4) == (program.fast_size > 0) and mask < 8, name
-            numbers = {x.fields["region"] for x in program.stream.commands if x.name == "OFM_REGION"}
             fast += program.fast_size > 0
-            chained += program.fast_size == 0 and max(numbers, default=0) > 1
+            chained += any(x.fields.get("storage") == "CHAINED" for x in program.stream.commands)
     assert (fast > 0, chained > 0) == (not target.startswith("u55"), target.startswith("u85"))
+
+
+ALL = 0xFFFFFFFF  # refused
+
+
+@pytest.mark.parametrize(
+    "config, commands, regions",
+    [
+        (0x20000118, [0x80000114, 0x0005011F, 0x0001010F, 0x00000002], 0b11),  # OFM is chain buffer 5
+        (0x20000118, [0x00000114, 0x0005011F, 0x0001010F, 0x00000002], ALL),
+        (0x20000118, [0x80000105, 0x0002010F, 0x0001011F, 0x00000005], 0b11),  # IFM
+        (0x20000118, [0xC0000185, 0x0007018F, 0x0001011F, 0x00000006], 0b11),  # IFM2 is a number
+        (0x1807, [0x80000105, 0x0002010F, 0x0001011F, 0x00000005], 0b111),  # rounding on U55
+        (0x1807, [0x0002010F], 0),  # never used
+        (0x1807, [0x01070131, 0x00020130, 0x00000010], 0b100),  # a DMA into the NPU
+        (0x20000118, [0x00010130, 0x08010131, 0x00020134, 0x00000010], 0b110),  # scatter by indices
+        (0x20000118, [0x00010130, 0x00010131, 0x00020134, 0x00000010], 0b10),
+    ],
+)
+def test_which_regions_are_used(backend: Backend, config: int, commands: list[int], regions: int) -> None:
+    """On U85 the region of a feature map that stays in the NPU is the number of a buffer."""
+    words = [*commands, 0xFFFF0000]
+    head = [0x31504F43, 1, config, 0, 5, 5, 5, len(words) << 16 | 2]
+    assert backend.regions(struct.pack(f"<{len(head) + len(words)}I", *head, *words)) & ALL == regions
 
 
 def test_corrupt_blob_in_a_call(backend: Backend) -> None:
