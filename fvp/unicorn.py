@@ -268,6 +268,20 @@ class Emulator:
         )
 
 
+@dataclass(frozen=True)
+class _Reachable:
+    """The memories of a board that its NPU can reach."""
+
+    emulator: Emulator
+    board: Board
+
+    def from_address(self, address: int) -> Bytes | None:
+        for memory in self.board.memories.values():
+            if memory.npu and memory.address <= address < memory.address + memory.size:
+                return self.emulator.from_address(address)
+        return None
+
+
 def board() -> Board:
     """What applications for the emulator are built for: the map of ``mps3-an547`` with a Cortex-M33."""
     return replace(load_board("mps3-an547"), name="unicorn", cpu="cortex-m33", counter=None)
@@ -303,10 +317,11 @@ def run(
         f"app -n {len(samples)} -i in -o out",
         files,
     )
+    reachable = _Reachable(emulator, chosen)
     if npu is None and needs.delegates:
-        emulator.npu = EthosU(emulator, needs.family, needs.macs)
+        emulator.npu = EthosU(reachable, needs.family, needs.macs)
     elif npu is not None:
-        npu.memory = emulator
+        npu.memory = reachable
     code, console = emulator.run(timeout)
     if code or "\nal done\n" not in console:
         report = next((line for line in console.splitlines() if line.startswith("arm-lower: ")), "nothing")

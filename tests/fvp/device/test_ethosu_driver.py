@@ -15,6 +15,7 @@ import pytest
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "ethosu")]
 
+from device_programs import compiled, samples
 from npu_driver import (
     AGAIN,
     COSIM,
@@ -38,9 +39,14 @@ from npu_driver import (
 from npu_harness import TARGETS, Compiled, G, compile_graph, difference
 from npu_networks import mobilenet
 
+import fvp.builder
+import fvp.unicorn
+from fvp.builder import Firmware
 from fvp.ethosu import load
+from fvp.ethosu.delegate import run_delegate
 from fvp.registers import FAULTS, RUNNING, EthosU, RegisterError
 from fvp.unicorn import Emulator, EmulatorError
+from tosa_ref.host import Host
 
 CODES = {"bus": 64, "parse": 65, "weights": 72, "ecc": 66, "branch": 67, "stopped": 69, "silent": 69, "endless": 68,
          "reset": 63, "access": 63}  # fmt: skip
@@ -156,6 +162,46 @@ def test_memory_ports(elf: Path, target: str, queue: int, regions: int, limits: 
     check(elf, *conv(target), unit)
     assert (unit.read(0x1C, 4), unit.read(0x3C, 4)) == (queue, regions)
     assert [unit.read(0x40 + 4 * i, 4) for i in range(len(limits))] == limits
+
+
+# ---- whole applications ----------------------------------------------------------------------------------------
+
+
+def _application_of(target: str, mode: str | None) -> tuple[Firmware, list[list[Any]], list[list[Any]]]:
+    """A program with quantize and dequantize on the CPU, its inputs and outputs."""
+    made = compiled(target, mode)
+    inputs = [[x.numpy() for x in sample] for sample in samples(2)]
+    host = Host(made.buffer, delegate_runner=run_delegate)
+    return fvp.builder.build(made.buffer, fvp.unicorn.board()), inputs, [host.run(x) for x in inputs]
+
+
+@pytest.mark.parametrize(
+    "target, mode",
+    [("ethos-u55-128", None), ("ethos-u65-512", "Dedicated_Sram"), ("ethos-u85-256", "Dedicated_Sram_384KB")],
+)
+def test_application(target: str, mode: str | None) -> None:
+    firmware, inputs, want = _application_of(target, mode)
+    for found, expected in zip(fvp.unicorn.run(firmware, inputs), want, strict=True):
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+
+
+def test_application_on_another_npu() -> None:
+    firmware, inputs, _ = _application_of("ethos-u55-128", None)
+    with pytest.raises(EmulatorError) as caught:
+        fvp.unicorn.run(firmware, inputs, npu("u55-256"))
+    assert caught.value.status == MACS
+    assert str(caught.value) == (
+        "the application ended with exit code 62 and reported arm-lower: error 62: the delegate was compiled for "
+        "another number of MACs: made for Ethos-U55 with 128 MACs, found Ethos-U55 with 256 MACs, instruction 1"
+    )
+
+
+def test_memory_that_the_npu_cannot_reach() -> None:
+    firmware, inputs, _ = _application_of("ethos-u55-128", None)
+    memories = {k: replace(m, npu=False) for k, m in firmware.board.memories.items()}
+    with pytest.raises(EmulatorError) as caught:
+        fvp.unicorn.run(replace(firmware, board=replace(firmware.board, memories=memories)), inputs)
+    assert caught.value.status == BUS
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------
