@@ -315,15 +315,17 @@ def linker_script(placement: Placement, stack: int, kernels_in: str | None = Non
         f"> {data} AT> {code}",
         "  al_data_load = LOADADDR(.data);",
         "  .bss (NOLOAD) : ALIGN(16) { al_bss_start = .; *(.bss .bss.* COMMON) . = ALIGN(16); al_bss_end = .; } "
-        f"> {data}",
+        f"> {data} AT> {data}",
     ]
     for p in placement.blocks:
         if p.block == "model" and embed:
             lines.append(f"  .al.model : ALIGN(16) {{ KEEP(*(.al.model)) }} > {p.memory}")
-        else:
-            lines.append(
-                f"  .al.{p.block} (NOLOAD) : ALIGN(16) {{ al_block_{p.block} = .; . += {p.nbytes}; }} > {p.memory}"
-            )
+            continue
+        # a loader fills NOLOAD sections with zeros; of an INFO section it does not know
+        kind = "INFO" if p.block == "model" else "NOLOAD"
+        lines.append(
+            f"  .al.{p.block} ({kind}) : ALIGN(16) {{ al_block_{p.block} = .; . += {p.nbytes}; }} > {p.memory}"
+        )
     lines += ["  /DISCARD/ : { *(.ARM.attributes) *(.comment) *(.note*) *(.eh_frame*) }", "}", ""]
     return "\n".join(lines)
 

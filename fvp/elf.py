@@ -14,17 +14,26 @@ _SECTION = struct.Struct("<10I")
 _SYMBOL = struct.Struct("<IIIBBH")
 _ARM = 40
 _NOBITS = 8
+_ALLOC = 2
 _FUNCTION = 2
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section: ``address`` and ``nbytes`` in memory; ``data`` is empty if the file has none for it."""
+    """One section.
+
+    Attributes:
+        name: ``.text`` or the like.
+        address, nbytes: Where it is in memory.
+        data: Its bytes, empty if the file has none for it.
+        loaded: Whether a loader puts it into memory.
+    """
 
     name: str
     address: int
     nbytes: int
     data: bytes
+    loaded: bool
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,10 @@ class Elf:
         offset, count, names_at = head[6], head[12], head[13]
         rows = [_SECTION.unpack_from(self._data, offset + i * _SECTION.size) for i in range(count)]
         names = self._bytes(rows[names_at])
-        return [Section(_text(names, r[0]), r[3], r[5], b"" if r[1] == _NOBITS else self._bytes(r)) for r in rows]
+        return [
+            Section(_text(names, r[0]), r[3], r[5], b"" if r[1] == _NOBITS else self._bytes(r), bool(r[2] & _ALLOC))
+            for r in rows
+        ]
 
     def _bytes(self, row: tuple[int, ...]) -> bytes:
         data = self._data[row[4] : row[4] + row[5]]

@@ -217,7 +217,7 @@ def _application(
         if options:
             raise ArmLowerError(f"an application is built already, {', '.join(options)} cannot be changed")
         model = Elf(source).section(".al.model")
-        if model is None:
+        if model is None or not model.loaded:
             raise ArmLowerError(f"{source} has no model in it (no section .al.model)", "run the .pte instead")
         return _Application(Path(source).resolve(), load_board(board), requirements(model.data))
     return _built(build(source, board, **options))

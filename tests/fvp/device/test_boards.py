@@ -118,7 +118,7 @@ def test_linker_script_has_every_block_in_its_memory() -> None:
     assert ".al.arena (NOLOAD) : ALIGN(16) { al_block_arena = .; . += 20016; } > sram" in script
     assert "al_stack_limit = .; . += 4000; al_stack_top = .; } > dtcm" in script
     loaded = linker_script(place(load_board("corstone-300"), "Shared_Sram", SIZES), 4000, "bram", embed=False)
-    assert ".al.model (NOLOAD) : ALIGN(16) { al_block_model = .; . += 300000; } > ddr" in loaded
+    assert ".al.model (INFO) : ALIGN(16) { al_block_model = .; . += 300000; } > ddr" in loaded
     assert "*libkernels.a:(.text" in loaded and "} > bram" in loaded
 
 
