@@ -7,9 +7,16 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from device_programs import compiled, one_kernel, stand_in
+from device_programs import compiled, one_kernel, samples, stand_in
+
+# pytester forgets modules that are first imported in a run; torch cannot be imported twice
+import fvp.runner
+import quant
+import tosa_ref.host
+from fvp.pytest_plugin import Device
 
 pytest_plugins = ["pytester"]
+LOADED = (fvp.runner, quant.quantize, tosa_ref.host)
 
 SMOKE = """
 from pathlib import Path
@@ -43,10 +50,6 @@ def test_a_smoke_test_passes(pytester: pytest.Pytester) -> None:
 
 def test_a_compiled_model_and_tensors_are_taken(arm_lower_fvp: object) -> None:
     """The fixture in this very session."""
-    from device_programs import samples
-
-    from fvp.pytest_plugin import Device
-
     assert isinstance(arm_lower_fvp, Device)
     assert arm_lower_fvp.check(compiled(), samples()[0]).npu == "host"
 
