@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "simd.h"
+
 void al_view_of(al_view *view, const al_tensor *tensor) {
   view->data = tensor->data;
   view->element = al_dtype_size((al_dtype)tensor->dtype);
@@ -83,6 +85,15 @@ static void plan_copy(plan *p, const al_view *to, const al_view *from) {
   if (p->rank) p->rank = last + 1;
 }
 
+/* The two innermost dimensions. */
+static void copy_plane(const plan *p, uint8_t *to, const uint8_t *from, ptrdiff_t element) {
+  if (al_copy_plane(to, p->to, from, p->from, p->sizes, (uint32_t)element)) return;
+  for (int32_t i = 0; i < p->sizes[1]; i++) {
+    copy_line(to + i * p->to[1] * element, p->to[0] * element, from + i * p->from[1] * element, p->from[0] * element,
+              (uint32_t)p->sizes[0], (uint32_t)element);
+  }
+}
+
 void al_copy_strided(const al_view *to, const al_view *from) {
   ptrdiff_t element = (ptrdiff_t)to->element;
   for (uint32_t d = 0; d < to->rank; d++) {
@@ -96,14 +107,19 @@ void al_copy_strided(const al_view *to, const al_view *from) {
   }
   uint32_t line = (uint32_t)p.sizes[0];
   bool is_run = p.to[0] == 1 && p.from[0] == 1;
+  if (p.rank == 1) {
+    p.rank = 2;
+    p.sizes[1] = 1;
+    p.to[1] = p.from[1] = 0;
+  }
   int32_t at[AL_MAX_RANK] = {0};
   ptrdiff_t to_offset = 0, from_offset = 0;
   for (;;) {
     uint8_t *t = to->data + to_offset * element;
     const uint8_t *f = from->data + from_offset * element;
     if (is_run) memmove(t, f, (size_t)line * (size_t)element);
-    else copy_line(t, p.to[0] * element, f, p.from[0] * element, line, to->element);
-    uint32_t k = 1;
+    else copy_plane(&p, t, f, element);
+    uint32_t k = is_run ? 1 : 2;
     for (; k < p.rank; k++) {
       to_offset += p.to[k];
       from_offset += p.from[k];

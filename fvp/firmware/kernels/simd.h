@@ -1,9 +1,18 @@
-/* Inner loops over contiguous memory that vector instructions speed up. simd_portable.c is the meaning of each; a
- * target's own version must give the same bits for quantize and dequantize, and float results as good for the rest. */
+/* Inner loops that vector instructions speed up. simd_portable.c is the meaning of each; a target's own version must
+ * give the same bits for quantize, dequantize and copies, and float results as good for the rest. */
 #ifndef AL_SIMD_H
 #define AL_SIMD_H
 
+#include <math.h>
+
 #include "al_kernel.h"
+
+/* simd_mve.c instead of simd_portable.c; -DAL_PORTABLE is for comparisons. */
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2) && !defined(AL_PORTABLE)
+#define AL_MVE 1
+#else
+#define AL_MVE 0
+#endif
 
 /* y = clamp(round_half_even(x * inverse) + zero, low, high), in float32. NaN gives 0. `dtype`: u8, i8, i16 or i32,
  * whose range includes low and high. */
@@ -11,6 +20,14 @@ typedef struct al_quantizer {
   float inverse; /* 1 / scale */
   float zero, low, high;
 } al_quantizer;
+static inline int32_t al_quantize_one(float x, const al_quantizer *q) {
+  float y = rintf(x * q->inverse) + q->zero;
+  if (y != y) return 0;
+  if (y < q->low) y = q->low;
+  if (y > q->high) y = q->high;
+  return y >= 2147483648.0f ? INT32_MAX : (int32_t)y;
+}
+
 void al_quantize_run(const float *x, void *y, uint8_t dtype, uint32_t n, const al_quantizer *q);
 
 /* y = (x - zero) * scale, in float32. `dtype` of x: u8, i8, i16 or i32. */
@@ -25,5 +42,18 @@ void al_matmul_run(const float *x, int32_t x_step, const float *m, int32_t m_ste
 
 /* Softmax of n numbers; y may be x. */
 void al_softmax_run(const float *x, float *y, uint32_t n);
+
+/* A plane of elements: to[i * to_step[0] + j * to_step[1]] = from[i * from_step[0] + j * from_step[1]] for i < size[0],
+ * j < size[1]; steps are in elements. False if nothing is done because plain code is as good, or needed. */
+#if AL_MVE
+bool al_copy_plane(void *to, const int32_t *to_step, const void *from, const int32_t *from_step, const int32_t *size,
+                   uint32_t element);
+#else
+static inline bool al_copy_plane(void *to, const int32_t *to_step, const void *from, const int32_t *from_step,
+                                 const int32_t *size, uint32_t element) {
+  (void)to, (void)to_step, (void)from, (void)from_step, (void)size, (void)element;
+  return false;
+}
+#endif
 
 #endif

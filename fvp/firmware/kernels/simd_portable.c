@@ -1,30 +1,24 @@
 #include "nn.h"
 #include "simd.h"
 
+#if !AL_MVE
+
 /* Sums have this many elements between the points where rounding errors are collected. */
 #define BLOCK 64u
-
-static int32_t quantize_one(float x, const al_quantizer *q) {
-  float y = rintf(x * q->inverse) + q->zero;
-  if (y != y) return 0;
-  if (y < q->low) y = q->low;
-  if (y > q->high) y = q->high;
-  return y >= 2147483648.0f ? INT32_MAX : (int32_t)y;
-}
 
 void al_quantize_run(const float *x, void *y, uint8_t dtype, uint32_t n, const al_quantizer *q) {
   switch (dtype) {
     case AL_U8:
-      for (uint32_t i = 0; i < n; i++) ((uint8_t *)y)[i] = (uint8_t)quantize_one(x[i], q);
+      for (uint32_t i = 0; i < n; i++) ((uint8_t *)y)[i] = (uint8_t)al_quantize_one(x[i], q);
       break;
     case AL_I8:
-      for (uint32_t i = 0; i < n; i++) ((int8_t *)y)[i] = (int8_t)quantize_one(x[i], q);
+      for (uint32_t i = 0; i < n; i++) ((int8_t *)y)[i] = (int8_t)al_quantize_one(x[i], q);
       break;
     case AL_I16:
-      for (uint32_t i = 0; i < n; i++) ((int16_t *)y)[i] = (int16_t)quantize_one(x[i], q);
+      for (uint32_t i = 0; i < n; i++) ((int16_t *)y)[i] = (int16_t)al_quantize_one(x[i], q);
       break;
     default:
-      for (uint32_t i = 0; i < n; i++) ((int32_t *)y)[i] = quantize_one(x[i], q);
+      for (uint32_t i = 0; i < n; i++) ((int32_t *)y)[i] = al_quantize_one(x[i], q);
   }
 }
 
@@ -78,3 +72,5 @@ void al_softmax_run(const float *x, float *y, uint32_t n) {
   float total = al_sum_value(&sum);
   for (uint32_t i = 0; i < n; i++) y[i] /= total;
 }
+
+#endif

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __ARM_FEATURE_MVE
+#if defined(__ARM_FEATURE_MVE) && !defined(AL_PORTABLE)
 #include <arm_mve.h>
 
 #pragma GCC optimize("O2", "no-tree-loop-distribute-patterns") /* or memset would call itself */
