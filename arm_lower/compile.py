@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -24,12 +24,13 @@ from arm_lower.edge.boundary import BoundaryTensor, describe_boundary, use_chann
 from arm_lower.edge.program import Delegate, EdgeProgram
 from arm_lower.errors import ArmLowerError
 from arm_lower.files import check_writable, write_file
-from arm_lower.partition import EthosUPartitioner
+from arm_lower.partition import EthosUPartitioner, Reason
 from arm_lower.program import EdgeProgramManager, ExecutorchProgram, to_edge
 from arm_lower.report import Report, build_report
 from arm_lower.spec import EthosUCompileSpec
 
 if TYPE_CHECKING:
+    from arm_lower.exactness import Outcome
     from quant.config import QuantizationConfig
     from quant.quantizer import EthosUQuantizer
 
@@ -63,11 +64,13 @@ class DelegateCheck:
         call: Number of the call, in file order.
         compared: Output elements compared, over all samples.
         different: Elements that are not equal.
+        where: The first layer that differs, its PyTorch module, the element and both values; "" if all are equal.
     """
 
     call: int
     compared: int
     different: int
+    where: str = ""
 
     @property
     def exact(self) -> bool:
@@ -96,7 +99,7 @@ class Verification:
     def __str__(self) -> str:
         lines = [
             f"delegate call {d.call}: reference model {'==' if d.exact else '!='} NPU model, "
-            + (f"{d.compared} elements" if d.exact else f"{d.different} of {d.compared} elements differ")
+            + (f"{d.compared} elements" if d.exact else f"{d.different} of {d.compared} elements differ; {d.where}")
             for d in self.delegates
         ]
         lines += [
@@ -111,10 +114,14 @@ class Verification:
 class _Both:
     """Runs each delegate call on the NPU model and on the reference model, and counts where they differ."""
 
-    def __init__(self, record: Callable[[int, bytes, list[Array]], Sequence[Array]]) -> None:
+    def __init__(
+        self, record: Callable[[int, bytes, list[Array]], Sequence[Array]], delegates: Sequence[Delegate]
+    ) -> None:
         self.record = record
+        self.delegates = delegates
         self.compared: dict[int, int] = {}
         self.different: dict[int, int] = {}
+        self.where: dict[int, str] = {}
 
     def __call__(self, call: int, blob: bytes, inputs: list[Array]) -> Sequence[Array]:
         from fvp.ethosu.delegate import run_delegate
@@ -130,10 +137,26 @@ class _Both:
             self.different[call] = self.different.get(call, 0) + (
                 want.size if a.size != b.size else int((a != b).sum())
             )
+        if self.different.get(call) and call not in self.where:
+            self.where[call] = self.first(call, inputs)
         return executed
 
+    def first(self, call: int, inputs: list[Array]) -> str:
+        """Where a call first differs."""
+        from fvp.ethosu.check import examine
+
+        delegate = self.delegates[call]
+        arrays = [
+            np.frombuffer(a.tobytes(), t.dtype.numpy).reshape(t.shape) for a, t in zip(inputs, delegate.tosa.inputs)
+        ]
+        finding = examine(delegate.tosa, delegate.vela, arrays)
+        return finding.message if finding else ""
+
     def checks(self) -> tuple[DelegateCheck, ...]:
-        return tuple(DelegateCheck(call, self.compared[call], self.different[call]) for call in sorted(self.compared))
+        return tuple(
+            DelegateCheck(call, self.compared[call], self.different[call], self.where.get(call, ""))
+            for call in sorted(self.compared)
+        )
 
 
 @dataclass(frozen=True)
@@ -214,7 +237,7 @@ class Compiled:
         with tempfile.TemporaryDirectory() as folder:
             for name, data in self.record.items():
                 (Path(folder) / name).write_bytes(data)
-            both = _Both(Record(Path(folder), len(self.delegates)))
+            both = _Both(Record(Path(folder), len(self.delegates)), self.delegates)
             host = Host(self.buffer, delegate_runner=both)
             results = [tuple(host.run([self._given(a, i) for i, a in enumerate(s)])) for s in samples]
         checks = []
@@ -267,6 +290,7 @@ def compile(
     example_inputs: Sequence[Any] | None = None,
     effort: str = "normal",
     config_ini: str | os.PathLike[str] | None = None,
+    verify: bool = False,
     progress: Progress | None = None,
 ) -> Compiled:
     """Quantizes and compiles a model for an Ethos-U NPU.
@@ -285,10 +309,14 @@ def compile(
         example_inputs: Arguments to export with; the first calibration sample by default.
         effort: ``fast``, ``normal`` or ``max``: how many Vela settings are tried.
         config_ini: A vela.ini of your own.
+        verify: Run each delegate's command stream on the NPU model, on calibration samples and random values, and
+            compare it byte for byte with its TOSA graph on the reference model. One that differs is compiled with
+            another Vela setting, else the operator at fault goes to the CPU; the report says so.
         progress: Called with (stage, done, total).
 
     Raises:
-        ArmLowerError: What is wrong with the target, the model or the data, and what to try.
+        ArmLowerError: What is wrong with the target, the model or the data, and what to try. With ``verify``: a
+            delegate is not exact and cannot be repaired.
     """
     spec = EthosUCompileSpec(
         target,
@@ -319,14 +347,48 @@ def compile(
         if io_dtype == "int8":
             use_int8(program)
         boundary = describe_boundary(program)
-    with _stage("npu", seconds, progress):
-        lowered = EdgeProgramManager({program.name: program}).to_backend(EthosUPartitioner(spec))
+    reference = source if isinstance(source, fx.GraphModule) else None
+    given = [examples] if not samples else samples
+    moved: dict[str, Reason] = {}
+    while True:
+        with _stage("npu", seconds, progress):
+            lowered = EdgeProgramManager({program.name: program}).to_backend(EthosUPartitioner(spec, moved))
+        compiled = _written(lowered, boundary, reference, seconds, spec, progress, {})
+        if not verify:
+            return compiled
+        with _stage("verify", seconds, progress):
+            outcome = _checked(compiled, given, spec, moved)
+        if not outcome.moved:
+            lowered.program(program.name).delegates.update(outcome.repaired)
+            return _written(lowered, boundary, reference, seconds, spec, progress, outcome.verified)
+        moved.update(outcome.moved)
+
+
+def _written(
+    lowered: EdgeProgramManager,
+    boundary: dict[str, list[BoundaryTensor]],
+    reference: fx.GraphModule | None,
+    seconds: dict[str, float],
+    spec: EthosUCompileSpec,
+    progress: Progress | None,
+    verified: Mapping[str, str],
+) -> Compiled:
+    """The file and the report."""
     with _stage("pte", seconds, progress):
         finished = lowered.to_executorch()
         _ = finished.buffer
     methods: list[EdgeProgram] = [lowered.program(name) for name in lowered.methods]
-    reference = source if isinstance(source, fx.GraphModule) else None
-    return Compiled(finished, build_report(methods, finished, seconds, spec), boundary, reference)
+    return Compiled(finished, build_report(methods, finished, seconds, spec, verified), boundary, reference)
+
+
+def _checked(
+    compiled: Compiled, samples: Sequence[Sequence[Any]], spec: EthosUCompileSpec, moved: Mapping[str, Reason]
+) -> Outcome:
+    from arm_lower.exactness import SAMPLES, check, delegate_inputs
+
+    delegates = {key: d for method in compiled.program.methods.values() for key, d in method.delegates.items()}
+    arguments = [[compiled._given(a, i) for i, a in enumerate(_arguments(s))] for s in samples[:SAMPLES]]
+    return check(delegates, delegate_inputs(compiled.buffer, compiled.delegates, arguments), spec, moved)
 
 
 def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -439,7 +501,7 @@ def _stage(name: str, seconds: dict[str, float], progress: Progress | None = Non
     if progress is not None:
         progress(name, 0, 1)
     yield
-    seconds[name] = time.perf_counter() - start
+    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
     if progress is not None:
         progress(name, 1, 1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,9 +65,11 @@ class EthosUPartitioner:
 
     Args:
         spec: Target and Vela settings.
+        refused: Nodes, by name, that stay on the CPU, and why.
     """
 
     spec: EthosUCompileSpec
+    refused: Mapping[str, Reason] = field(default_factory=dict)
 
     def lower(self, program: EdgeProgram) -> EdgeProgram:
         """The program with delegates; every operator left on the CPU is listed in ``cpu_ops`` with its reason."""
@@ -76,6 +78,9 @@ class EthosUPartitioner:
         own_dequantize(program.graph)
         order = {n: i for i, n in enumerate(program.graph.nodes)}
         reasons: dict[fx.Node, Reason] = {}
+        whole = Partition([n for n in program.graph.nodes if n.op == "call_function"], [])
+        for stem, reason in self.refused.items():
+            _move(node_named(stem, whole), whole, reason, reasons)
         while True:
             supported = capability(program, self.spec.family, reasons)
             partitions = partition(program.graph, supported, reasons)
@@ -301,8 +306,14 @@ def compile_partition(p: Partition, spec: EthosUCompileSpec, reasons: dict[fx.No
         _log.warning("Vela refuses %s: %s", culprit.name, error.message)
         _move(culprit, p, Reason(error.message, error.hint), reasons)
         return None
-    blob = ethosu_blob.pack(result.command_stream, result.read_only, result.scratch_size, result.inputs, result.outputs)
-    return Delegate(BACKEND, blob, spec.compile_specs(), graph, data, result)
+    return Delegate(BACKEND, packed(result), spec.compile_specs(), graph, data, result)
+
+
+def packed(result: vela.VelaResult) -> bytes:
+    """Vela's result as the backend takes it."""
+    return ethosu_blob.pack(
+        result.command_stream, result.read_only, result.scratch_size, result.inputs, result.outputs
+    )
 
 
 def refused_node(p: Partition, spec: EthosUCompileSpec) -> fx.Node:
@@ -320,7 +331,11 @@ def refused_node(p: Partition, spec: EthosUCompileSpec) -> fx.Node:
 
 def node_of(op: Op, p: Partition) -> fx.Node:
     """The node that ``op`` was made for."""
-    stem = op.output.name.split(".")[0]
+    return node_named(op.output.name.split(".")[0], p)
+
+
+def node_named(stem: str, p: Partition) -> fx.Node:
+    """The node that tensors whose names start with ``stem`` were made for."""
     # a requantization bears the name of the dequantize node that is read: its quantize node is the one to move
     named = [u for n in p.nodes if n.name == stem for u in (n.users if is_dequantize(n) else (n,))]
     return next(n for n in [*named, *p.nodes] if n in p.nodes and not is_dequantize(n))

@@ -125,6 +125,8 @@ class VelaResult:
         settings: The setting that won, as text.
         tried: Every setting tried with (cycles as `cost` counts them, SRAM bytes); a refused one is left out.
         decode_cycles: Cycles that Vela's total leaves out: layers of U85 that wait for the weight decoder.
+        commands: Of each operation in the command stream its byte offset from the first command, and the index in
+            ``layers`` of the layer it belongs to.
     """
 
     command_stream: bytes
@@ -143,6 +145,7 @@ class VelaResult:
     settings: str
     tried: dict[str, tuple[int, int]]
     decode_cycles: int = 0
+    commands: tuple[tuple[int, int], ...] = ()
 
 
 Runner = Callable[[Sequence[Job]], "list[Raw | str]"]
@@ -155,6 +158,7 @@ def compile(
     locations: Sequence[str] | None = None,
     *,
     runner: Runner | None = None,
+    accept: Callable[[VelaResult], bool] | None = None,
 ) -> VelaResult:
     """Compiles a TOSA flatbuffer to one NPU operation.
 
@@ -163,9 +167,11 @@ def compile(
         spec: Target, memories, limits and effort.
         locations: Location of each operator of the flatbuffer, constants counted; by default read from ``tosa``.
         runner: Runs the compiles of one round; by default in this process, with child processes for large graphs.
+        accept: Whether a result may be used; asked of the best one first, then of the next.
 
     Raises:
-        VelaError: Vela refused the graph, crashed on it, or its result cannot be run by ExecuTorch's runtime.
+        VelaError: Vela refused the graph, crashed on it, its result cannot be run by ExecuTorch's runtime, or no
+            result is accepted.
         ArmLowerError: No setting fits `EthosUCompileSpec.sram_limit`.
     """
     run = runner or run_jobs
@@ -180,9 +186,14 @@ def compile(
                 results[setting] = outcome
     if not results:
         raise _refused(spec, next(iter(refusals.values())))
-    best = _choose(spec, results)
-    log.debug("vela: %s of %d settings", best, len(results))
-    return _result(results[best], spec, best, results, _graph(tosa, locations))
+    graph, left = _graph(tosa, locations), dict(results)
+    while left:
+        best = _choose(spec, left)
+        result = _result(left.pop(best), spec, best, results, graph)
+        if accept is None or accept(result):
+            log.debug("vela: %s of %d settings", best, len(results))
+            return result
+    raise VelaError(f"no setting of Vela gives a result that is accepted; tried: {'; '.join(map(str, results))}")
 
 
 # -- settings ------------------------------------------------------------------------------------------------
@@ -374,6 +385,7 @@ def _result(
         settings=str(setting),
         tried={str(s): (cost(r), _sram(spec, r)) for s, r in results.items()},
         decode_cycles=_decode_cycles(raw),
+        commands=_commands(raw),
     )
 
 
@@ -418,6 +430,13 @@ def _layers(perf: Table, source: Table, locations: Sequence[str]) -> list[Layer]
             )
         )
     return found
+
+
+def _commands(raw: Raw) -> tuple[tuple[int, int], ...]:
+    """Offset and layer of each operation: row ``scheduled_id`` of the queue is row ``id`` of the layers."""
+    index_of = {row["id"]: i for i, row in enumerate(_rows(raw["perf"]))}
+    found = [(int(row["offset"]), index_of.get(row["scheduled_id"], -1)) for row in _rows(raw["queue"])]
+    return tuple((offset, index) for offset, index in found if index >= 0)
 
 
 def _rows(table: Table) -> Iterable[dict[str, str]]:

@@ -41,8 +41,8 @@ class Table(TypedDict):
 
 
 class Raw(TypedDict):
-    """A ``CompiledRawModel``, copied. ``scratch`` and ``scratch_fast`` are (bytes, region); ``decode`` is the table
-    of the cycles that U85's weight decoder needs for each operator."""
+    """A ``CompiledRawModel``, copied. ``scratch`` and ``scratch_fast`` are (bytes, region); ``queue`` is the table of
+    commands, ``decode`` that of the cycles that U85's weight decoder needs for each operator."""
 
     command_stream: bytes
     read_only: bytes
@@ -59,6 +59,7 @@ class Raw(TypedDict):
     memories: dict[str, int]
     perf: Table
     source: Table
+    queue: Table
     decode: Table
 
 
@@ -88,6 +89,7 @@ def compile_raw(job: Job) -> Raw | str:
         "memories": {str(name): int(m.peakUsage) for name, m in report.memories.items()},
         "perf": _table(tables, "perf"),
         "source": _table(tables, "source"),
+        "queue": _table(tables, "queue"),
         "decode": _table(tables, "perf_debug_wd"),
     }
 

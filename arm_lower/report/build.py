@@ -21,6 +21,7 @@ def build_report(
     executorch: ExecutorchProgram,
     seconds: Mapping[str, float],
     spec: EthosUCompileSpec | None = None,
+    verified: Mapping[str, str] | None = None,
 ) -> Report:
     """The report of a compilation.
 
@@ -29,10 +30,11 @@ def build_report(
         executorch: The finished program.
         seconds: Stage -> seconds it took.
         spec: What was compiled for, None without an NPU.
+        verified: By delegate, what its check on the NPU model found.
     """
     methods = [program] if isinstance(program, EdgeProgram) else list(program)
     delegates = {name: delegate for method in methods for name, delegate in method.delegates.items()}
-    rows = tuple(_delegate(name, d) for name, d in delegates.items())
+    rows = tuple(_delegate(name, d, (verified or {}).get(name, "")) for name, d in delegates.items())
     layers = tuple(layer for name, d in delegates.items() for layer in _layers(name, d, layout_moves(d.tosa)))
     return Report(
         target=spec.target if spec else "",
@@ -69,7 +71,7 @@ def _kernel_calls(program: Program) -> dict[str, int]:
     return dict(sorted(calls.items()))
 
 
-def _delegate(name: str, delegate: Delegate) -> DelegateReport:
+def _delegate(name: str, delegate: Delegate, verified: str) -> DelegateReport:
     vela = delegate.vela
     return DelegateReport(
         name=name,
@@ -84,6 +86,7 @@ def _delegate(name: str, delegate: Delegate) -> DelegateReport:
         tosa_ops=len(delegate.tosa.ops),
         memories=dict(vela.memories),
         settings=vela.settings,
+        verified=verified,
     )
 
 

@@ -81,6 +81,7 @@ class DelegateReport:
         tosa_ops: Number of TOSA operators.
         memories: Memory name -> peak use in bytes, as Vela counts it.
         settings: The Vela settings that won.
+        verified: What ``compile(..., verify=True)`` found on the NPU model; "" if it was not asked.
     """
 
     name: str
@@ -95,6 +96,7 @@ class DelegateReport:
     tosa_ops: int
     memories: Mapping[str, int]
     settings: str
+    verified: str = ""
 
 
 @dataclass(frozen=True)

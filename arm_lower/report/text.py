@@ -72,6 +72,7 @@ def _delegates(r: Report) -> Iterator[str]:
             for d in r.delegates
         ),
     )  # fmt: skip
+    yield from (f"  {d.name} on the NPU model: {d.verified}" for d in r.delegates if d.verified)
 
 
 def _cpu_ops(r: Report) -> Iterator[str]:

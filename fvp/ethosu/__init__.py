@@ -19,7 +19,7 @@ from fvp.ethosu.disasm import listing
 from fvp.ethosu.errors import AccessError, DecodeError, NpuError
 from fvp.ethosu.hazard import Hazard, hazards
 from fvp.ethosu.program import IO, Program, load, run
-from fvp.ethosu.trace import Source, Step, database_tables, first_difference, run_traced, sources
+from fvp.ethosu.trace import Source, Step, command_sources, database_tables, first_difference, run_traced, sources
 
 __all__ = [
     "IO",
@@ -33,6 +33,7 @@ __all__ = [
     "Source",
     "Step",
     "Stream",
+    "command_sources",
     "database_tables",
     "decode",
     "first_difference",

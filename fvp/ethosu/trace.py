@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,26 @@ def sources(
     return {start + int(r["offset"]): layers[r["scheduled_id"]] for r in rows if r["scheduled_id"] in layers}
 
 
+class Layered(Protocol):
+    """Of `arm_lower.vela.VelaResult`, what names its commands."""
+
+    @property
+    def commands(self) -> Sequence[tuple[int, int]]: ...
+    @property
+    def layers(self) -> Sequence[Any]: ...
+
+
+def command_sources(compiled: Layered, start: int) -> dict[int, Source]:
+    """The same out of Vela's result, or of a record: ``layers`` have a ``name``, a ``location`` and ``npu_cycles``.
+
+    Args:
+        compiled: Commands and layers.
+        start: `Stream.start` of the payload.
+    """
+    layers = [Source(x.name, x.location, x.npu_cycles) for x in compiled.layers]
+    return {start + offset: layers[index] for offset, index in compiled.commands}
+
+
 def database_tables(database: Any) -> dict[str, list[dict[str, str]]]:
     """The tables that `sources` wants, out of ``opt_database`` of regor's raw model (``enable_db=true``)."""
     found = {}
@@ -136,6 +156,7 @@ def run_traced(
     scratch_fast_size: int | None = None,
     layers: Mapping[int, Source] | None = None,
     keep: bool = False,
+    steps: list[Step] | None = None,
 ) -> tuple[list[Array], list[Step]]:
     """Run a program and record each command.
 
@@ -144,11 +165,12 @@ def run_traced(
         read_only, inputs, input_descs, output_descs, scratch_size, scratch_fast_size: As for `Program.run`.
         layers: From `sources`.
         keep: Keep the values of every step, for `first_difference`.
+        steps: List to append to: after an error it has what was executed.
 
     Returns:
         The outputs and the steps in order of execution.
     """
-    steps: list[Step] = []
+    steps = [] if steps is None else steps
     known = layers or {}
 
     def watch(t: Task, values: Array | None) -> None:
