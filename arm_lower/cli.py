@@ -84,6 +84,9 @@ def _add_compile(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     p.add_argument(
         "--effort", choices=("fast", "normal", "max"), default="normal", help="how many Vela settings to try"
     )
+    p.add_argument(
+        "--verify", action="store_true", help="run each delegate on the NPU model; repair or refuse one that is wrong"
+    )
     p.add_argument("--no-record", action="store_true", help="do not write the OUT.record folder (TOSA, report)")
     p.add_argument("--report", choices=("text", "json"), help="print the report")
     p.set_defaults(run=_compile)
@@ -140,7 +143,11 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     p = commands.add_parser("inspect", help="print what a .pte holds", description=_inspect.__doc__)
     p.add_argument("file", type=Path, metavar="FILE.pte")
-    p.add_argument("--npu", action="store_true", help="list the command stream of each Ethos-U delegate")
+    p.add_argument(
+        "--npu",
+        action="store_true",
+        help="list the command stream of each Ethos-U delegate, with the PyTorch modules if FILE.record is there",
+    )
     p.set_defaults(run=_inspect)
 
 
@@ -182,6 +189,7 @@ def _compile(options: argparse.Namespace) -> int:
             io_layout=options.io_layout,
             io_dtype=options.io_dtype,
             effort=options.effort,
+            verify=options.verify,
             progress=progress,
         )
     compiled.save(options.output, record=not options.no_record)
@@ -294,10 +302,14 @@ def _inspect(options: argparse.Namespace) -> int:
     from arm_lower.pte.ethosu_blob import BACKEND_ID
     from arm_lower.pte.read import read
     from fvp.ethosu.delegate import describe
+    from fvp.ethosu.record import recorded_sources
 
+    folder = options.file.with_suffix(".record")
     for method in read(data).methods:
         for i, delegate in enumerate(d for d in method.delegates if d.id == BACKEND_ID):
-            print(f"method {method.name}, delegate {i}\n{describe(delegate.data)}")
+            layers = recorded_sources(folder, delegate.data)
+            note = "" if layers is not None else f"; no record of it in {folder}, so layers and modules are not known"
+            print(f"method {method.name}, delegate {i}{note}\n{describe(delegate.data, layers=layers)}")
     return 0
 
 

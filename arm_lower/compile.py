@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -188,7 +189,8 @@ class Compiled:
     @cached_property
     def record(self) -> dict[str, bytes]:
         """File name -> content of the record: each delegate's TOSA under the name that Model Explorer's adapter looks
-        for (the highest tag is the first call), the report, and the quantization of inputs and outputs."""
+        for (the highest tag is the first call), the report, the quantization of inputs and outputs, and the layer of
+        each command of the NPU (`fvp.ethosu.record`)."""
         files = {}
         count = len(self.delegates)
         for i, delegate in enumerate(self.delegates):
@@ -197,6 +199,7 @@ class Compiled:
         files["report.json"] = self.report.to_json().encode()
         io = {side: [asdict(t) for t in tensors] for side, tensors in self.boundary.items()}
         files["io.json"] = (json.dumps(io, indent=2) + "\n").encode()
+        files["commands.json"] = (json.dumps({_digest(d): _commands(d) for d in self.delegates}) + "\n").encode()
         return files
 
     def save(self, path: str | os.PathLike[str], record: bool = True) -> None:
@@ -274,6 +277,15 @@ class Compiled:
         if tensor.dtype == "int8" and tensor.scale is not None:
             return (array.astype(np.float32) - (tensor.zero_point or 0)) * np.float32(tensor.scale)
         return array
+
+
+def _digest(delegate: Delegate) -> str:
+    return hashlib.sha256(delegate.processed).hexdigest()
+
+
+def _commands(delegate: Delegate) -> dict[str, list[Any]]:
+    layers = [[layer.name, layer.location, layer.npu_cycles] for layer in delegate.vela.layers]
+    return {"layers": layers, "commands": [list(pair) for pair in delegate.vela.commands]}
 
 
 def compile(

@@ -5,7 +5,7 @@ Host("model.pte", delegate_runner=run_delegate).run(inputs)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from arm_lower.pte.ethosu_blob import EthosUBlob, unpack
 from fvp.ethosu.disasm import listing
 from fvp.ethosu.program import load
+from fvp.ethosu.trace import Source
 
 Array = npt.NDArray[Any]
 
@@ -44,6 +45,6 @@ def run_delegate(call: int, blob: bytes, inputs: Sequence[Array]) -> list[Array]
     return load(b.command_stream).run(b.read_only, raw, b.inputs, b.outputs, b.scratch_size)
 
 
-def describe(blob: bytes, registers: bool = False) -> str:
+def describe(blob: bytes, registers: bool = False, layers: Mapping[int, Source] | None = None) -> str:
     """The listing of a delegate's command stream; see `fvp.ethosu.disasm.listing`."""
-    return listing(load(_unpacked(bytes(blob)).command_stream).stream, registers=registers)
+    return listing(load(_unpacked(bytes(blob)).command_stream).stream, layers, registers)
