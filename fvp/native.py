@@ -39,7 +39,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno
 TEMP_BYTES = 16 << 20
 """Temporary memory for kernels."""
 
-_NUMPY: Mapping[int, str] = {0: "u1", 1: "i1", 2: "i2", 3: "i4", 4: "i8", 5: "f2", 6: "f4", 7: "f8", 11: "?"}
+_NUMPY: Mapping[int, str] = {0: "u1", 1: "i1", 2: "i2", 3: "i4", 4: "i8", 5: "f2", 6: "f4", 7: "f8", 9: "c8", 11: "?"}
 _NULL, _INT, _BOOL, _DOUBLE, _TENSOR, _STRING = range(1, 7)
 _NO_SUCH_METHOD, _NPU_MODEL, _HOST_GONE = 10, 70, 71
 
@@ -77,7 +77,7 @@ def library_sources(kernels: Sequence[str] | None = None) -> list[Path]:
 
 
 def build_library(sources: Sequence[Path] | None = None) -> Path:
-    """The shared library, built if it is not in the cache.
+    """The shared library, built if it is not in the cache; in one process the sources are looked at once.
 
     Args:
         sources: All sources; `library_sources` by default.
@@ -85,7 +85,12 @@ def build_library(sources: Sequence[Path] | None = None) -> Path:
     Raises:
         ArmLowerError: There is no gcc, or a source does not compile; has the compiler's words.
     """
-    return build(library_sources() if sources is None else sources, ("-O2", "-g"), ("-shared",), "al_host.so")
+    return _built(tuple(library_sources() if sources is None else sources))
+
+
+@lru_cache(maxsize=16)
+def _built(sources: tuple[Path, ...]) -> Path:
+    return build(sources, ("-O2", "-g"), ("-shared",), "al_host.so")
 
 
 def build_executable(*mains: str, sanitize: bool = True, compiler: str = "gcc", flags: Sequence[str] = ()) -> Path:

@@ -185,7 +185,10 @@ static const uint8_t *check_part(checker *c, const uint8_t *parts, uint32_t inde
 static al_status check_storage(checker *c, const uint8_t *plan, const uint8_t *tensor, uint32_t width) {
   uint32_t index = fb_u32(tensor, TENSOR_DATA), bytes = al_table_nbytes(tensor);
   const uint8_t *place = fb_ref(tensor, TENSOR_ALLOCATION), *extra = fb_ref(tensor, TENSOR_EXTRA);
-  if (extra && fb_u8(extra, EXTRA_LOCATION)) return AL_FILE_UNSUPPORTED; /* in a .ptd file */
+  if (extra && fb_u8(extra, EXTRA_LOCATION)) { /* in a .ptd file */
+    begin(c, EXTRA, extra);
+    return AL_FILE_UNSUPPORTED;
+  }
   const uint8_t *parts = al_root(c->program, PROGRAM_CONSTANTS);
   if (place) {
     const uint8_t *arenas = fb_ref(plan, PLAN_ARENAS);
@@ -309,7 +312,7 @@ static al_status read_header(al_program *p, uint32_t *data_size, al_error *error
   uint32_t length = fb_load32(header + 4);
   uint64_t flatbuffer = fb_load64(header + 8), base = fb_load64(header + 16);
   uint64_t data = length >= 32 ? fb_load64(header + 24) : 0;
-  if (length < 24 || flatbuffer < SMALLEST_FILE || (base ? base < flatbuffer : data != 0))
+  if (length < 24 || flatbuffer < SMALLEST_FILE || (flatbuffer <= p->size && (base ? base < flatbuffer : data != 0)))
     return al_error_set(error, AL_FILE_CORRUPT, "extended header", -1, HEADER_AT, 0);
   if (flatbuffer > p->size) return truncated(error, flatbuffer, p->size);
   if (base > p->size || data > p->size - base) return truncated(error, base > p->size ? base : base + data, p->size);

@@ -139,6 +139,17 @@ static void on_alarm(int signal) {
   siglongjmp(slow, 1);
 }
 
+UNTRACED static void write_input(const char *folder, const char *seed, const char *why, uint32_t number,
+                                 const uint8_t *data, uint32_t size) {
+  char path[4096];
+  if (!strcmp(folder, "-")) return;
+  snprintf(path, sizeof path, "%s/%s-%s-%u", folder, why, seed, number);
+  FILE *f = fopen(path, "wb");
+  if (!f) return;
+  fwrite(data, 1, size, f);
+  fclose(f);
+}
+
 /* Whether it was stopped. */
 UNTRACED static uint32_t execute(const uint8_t *data, uint32_t size) {
   if (sigsetjmp(slow, 1)) return 1;
@@ -174,16 +185,10 @@ UNTRACED int main(int argc, char **argv) {
     executions++;
     uint32_t was_slow = execute(current + 4, size);
     slow_count += was_slow;
+    if (was_slow) write_input(argv[4], argv[2], "slow", slow_count, current + 4, size);
     if (!is_new() || executions <= seeds || was_slow) continue;
     keep(current + 4, size);
-    if (!strcmp(argv[4], "-")) continue;
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s-%u", argv[4], argv[2], input_count);
-    FILE *f = fopen(path, "wb");
-    if (f) {
-      fwrite(current + 4, 1, size, f);
-      fclose(f);
-    }
+    write_input(argv[4], argv[2], "new", input_count, current + 4, size);
   }
   uint32_t edges = 0;
   for (uint32_t i = 0; i < EDGES; i++) edges += seen[i] != 0;

@@ -40,6 +40,7 @@ static al_status each_row(al_call *call, void (*row)(const float *, int32_t, flo
   int32_t axis = al_wrap_dim(dim, x->rank);
   AL_NEED(axis >= 0, AL_INDEX, 1);
   AL_TRY(al_resize_like(call, out, x));
+  if (al_numel(x) == 0) return AL_OK;
   int32_t strides[2][AL_MAX_RANK] = {{0}};
   al_strides(x, strides[0]);
   al_strides(out, strides[1]);
