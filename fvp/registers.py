@@ -115,6 +115,11 @@ class EthosU:
         """Level of the interrupt line."""
         return bool(self._status & IRQ)
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and neither came to an end nor was reset."""
+        return bool(self._status & RUNNING)
+
     def _writable(self) -> frozenset[int]:
         known = {_CMD, _RESET, _QBASE, _QSIZE, _QCONFIG, _REGIONCFG}
         known |= {_AXI + 4 * i for i in range(6 if self.product == "u85" else 4)}

@@ -77,6 +77,7 @@ CONV, CONV_INPUTS = conv("u55-128")
 def check(elf: Path, compiled: Compiled, inputs: list[Any], unit: EthosU, **options: Any) -> Any:
     result = run_job(elf, job_of(compiled, inputs, **options), unit)
     assert (result.status, result.text) == (0, "")
+    assert not unit.running
     assert not difference(compiled.run(inputs), outputs_of(compiled, result.scratch))
     return result
 
@@ -107,7 +108,7 @@ def test_fast_scratch(elf: Path, target: str) -> None:
     check(elf, compiled, g.feed(), npu(target))
 
 
-@pytest.mark.parametrize("flags", [INTERRUPT, NON_SECURE, USER, NON_SECURE | USER, REMAP | AGAIN])
+@pytest.mark.parametrize("flags", [INTERRUPT, INTERRUPT | AGAIN, NON_SECURE, USER, NON_SECURE | USER, REMAP | AGAIN])
 @pytest.mark.parametrize("target", ["u65-256", "u85-128"])
 def test_ways_to_run(elf: Path, target: str, flags: int) -> None:
     """REMAP: the bus shows memory 2^36 further up, so all 40 bits of an address are used."""
@@ -212,8 +213,10 @@ def test_memory_that_the_npu_cannot_reach() -> None:
 @pytest.mark.parametrize("target", ["u55-128", "u85-256"])
 def test_fault(elf: Path, target: str, flags: int, fault: str) -> None:
     compiled, inputs = conv(target)
-    result = run_job(elf, job_of(compiled, inputs, flags=flags, limit=LIMIT), npu(target, fault=fault))
+    unit = npu(target, fault=fault)
+    result = run_job(elf, job_of(compiled, inputs, flags=flags, limit=LIMIT), unit)
     assert result.status == CODES[fault]
+    assert not unit.running  # it must not write to memory any more
     if fault == "access":
         assert result.text == "asked for access level 0x1, the NPU has 0x2"
     elif fault == "reset":
