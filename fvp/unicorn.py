@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
-from elftools.elf.elffile import ELFFile
 from unicorn import UC_ARCH_ARM, UC_HOOK_INTR, UC_HOOK_MEM_INVALID, UC_MODE_MCLASS, UC_MODE_THUMB
 from unicorn.arm_const import (
     UC_ARM_REG_LR,
@@ -30,6 +29,7 @@ from unicorn.arm_const import (
 from unicorn.unicorn_py3 import Uc, UcError
 
 from arm_lower.errors import ArmLowerError
+from arm_lower.files import read_file
 from fvp.boards import Board, load_board
 from fvp.builder import Firmware
 from fvp.registers import Bytes, EthosU
@@ -40,6 +40,7 @@ _BREAKPOINT = 7  # number of the exception that BKPT ends in
 _SYSTEM = (0xE0000000, 0x100000)  # private peripherals: plain memory here
 _NPU_BYTES = 0x2000
 _BAD_CALL = 0xFFFFFFFF
+_PT_LOAD = 1
 
 
 class EmulatorError(ArmLowerError):
@@ -242,11 +243,9 @@ class Emulator:
         Raises:
             EmulatorError: It did not come to its exit; says where it was and why.
         """
-        with self.elf.open("rb") as file:
-            image = ELFFile(file)
-            for segment in image.iter_segments("PT_LOAD"):
-                self.load(segment["p_paddr"], segment.data())
-            entry = image["e_entry"]
+        entry, segments = _segments(read_file(self.elf))
+        for address, data in segments:
+            self.load(address, data)
         try:
             self._uc.emu_start(entry | 1, 0, timeout=int(timeout * 1e6))
         except UcError as error:
@@ -266,6 +265,18 @@ class Emulator:
         return EmulatorError(
             f"{self.elf.name} stopped: {why} (pc {pc:#x}, lr {lr:#x}, sp {sp:#x}); last lines of its console: {last}"
         )
+
+
+def _segments(image: bytes) -> tuple[int, list[tuple[int, bytes]]]:
+    """Entry point of an ELF file (32 bits, little-endian), load address and bytes of each segment."""
+    entry, table = struct.unpack_from("<2I", image, 24)
+    each, count = struct.unpack_from("<2H", image, 42)
+    found = []
+    for i in range(count):
+        kind, offset, _, address, size = struct.unpack_from("<5I", image, table + i * each)
+        if kind == _PT_LOAD:
+            found.append((address, image[offset : offset + size]))
+    return entry, found
 
 
 @dataclass(frozen=True)
