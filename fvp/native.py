@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ import numpy.typing as npt
 
 from arm_lower.errors import ArmLowerError
 from arm_lower.pte.ethosu_blob import BACKEND_ID, unpack
+from arm_lower.pte.model import DelegateCall
+from arm_lower.pte.read import read
 from fvp.ethosu.delegate import run_delegate
 from fvp.ethosu.memory import Memory, Region
 from fvp.ethosu.program import load
@@ -353,7 +355,7 @@ class _Method:
         self.library = library
         self.runners = list(settings.backends.values())
         self.npu = settings.npu
-        self.calls = _call_numbers(pte, name) if self.runners else {}
+        self.pte, self.name = pte, name
         self.failure: BaseException | None = None
         ids = (c.c_char_p * len(self.runners))(*(key.encode() for key in settings.backends))
         self.callbacks = _DELEGATE(self.delegate), _NPU(self.run_npu) if self.npu else _NPU()
@@ -365,6 +367,11 @@ class _Method:
         if not self.pointer:
             raise self.device_error()
         self.check(library.al_host_bind(self.host, self.error))
+
+    @cached_property
+    def calls(self) -> dict[int, int]:
+        """Instruction -> number of its delegate call."""
+        return _call_numbers(self.pte, self.name)
 
     def __del__(self) -> None:
         if getattr(self, "host", None):
@@ -433,8 +440,12 @@ class _Method:
                 return np.asarray(c.string_at(value.list.items, value.list.count).decode(errors="replace"))
             case 1:
                 return np.asarray(None)
+            case 8:
+                return np.frombuffer(c.string_at(value.list.items, 8 * value.list.count), np.float64)
+            case 9:
+                return np.frombuffer(c.string_at(value.list.items, value.list.count), np.bool_)
             case _:
-                raise ArmLowerError(f"output {number} is a list, which the host does not return")
+                raise ArmLowerError(f"output {number} is a list of tensors or ints, which the host does not return")
 
     def delegate(self, which: int, instruction: int, data: int, size: int, tensors: Any, count: int) -> int:
         try:
@@ -487,17 +498,10 @@ def _array(tensor: _Tensor) -> Array:
 
 
 def _call_numbers(pte: bytes, method: str | None) -> dict[int, int]:
-    """Instruction -> number of its delegate call in the record's order (`tosa_ref.host`)."""
-    from arm_lower.pte import model
-    from arm_lower.pte.read import read
-
-    try:
-        methods = read(pte).methods
-    except ArmLowerError:
-        return {}  # The runtime says what is wrong.
+    """Instruction -> number of its delegate call in the record's order (`tosa_ref.host`); the first method if None."""
     number = 0
-    for m in methods:
-        calls = [pc for pc, i in enumerate(m.instructions) if isinstance(i, model.DelegateCall)]
+    for m in read(pte).methods:
+        calls = [pc for pc, i in enumerate(m.instructions) if isinstance(i, DelegateCall)]
         if m.name == method or method is None:
             return {pc: number + n for n, pc in enumerate(calls)}
         number += len(calls)
