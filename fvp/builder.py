@@ -242,6 +242,37 @@ def compile_flags(board: Board) -> list[str]:
     return [*_CPU_FLAGS[board.cpu], *_FLAGS, *defines, *includes]
 
 
+def compile_sources(sources: Sequence[Path], board: Board) -> list[Path]:
+    """The object files of sources for a board, from the cache if they are there.
+
+    Raises:
+        ArmLowerError: The compiler is missing or fails.
+    """
+    toolchain, flags = find_toolchain(), compile_flags(board)
+    common = hashlib.sha256(repr((toolchain, flags, _headers())).encode())
+
+    def compiled(source: Path) -> Path:
+        h = common.copy()
+        h.update(source.read_bytes())
+        folder = cache_folder() / "obj" / h.hexdigest()[:32]
+        result = folder / f"{source.parent.name}_{source.stem}.o"
+        if result.is_file():
+            return result
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        os.close(handle)
+        try:
+            _run([toolchain.gcc, *flags, "-c", str(source), "-o", name], f"compiling {source.name}")
+            os.replace(name, result)
+        finally:
+            if os.path.exists(name):
+                os.unlink(name)
+        return result
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        return list(pool.map(compiled, sources))
+
+
 @dataclass(frozen=True)
 class _Job:
     board: Board
@@ -316,8 +347,7 @@ class _Job:
     def link(self, folder: Path, data: bytes) -> None:
         """Writes app.elf and then app.json, whose presence says that all is there."""
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            objects = list(pool.map(self.compile, self.sources()))
+        objects = compile_sources(self.sources(), self.board)
         with tempfile.TemporaryDirectory(dir=folder.parent) as name:
             work = Path(name)
             (work / "app.c").write_text(self.application(), encoding="utf-8")
@@ -339,27 +369,6 @@ class _Job:
             folder.mkdir(exist_ok=True)
             os.replace(work / "app.elf", folder / "app.elf")
             write_file(folder / "app.json", json.dumps(sizes))
-
-    def compile(self, source: Path) -> Path:
-        """The object file of a source, from the cache if it is there."""
-        h = hashlib.sha256()
-        for part in (self.toolchain, self.flags, _headers()):
-            h.update(repr(part).encode())
-        h.update(source.read_bytes())
-        folder = cache_folder() / "obj" / h.hexdigest()[:32]
-        result = folder / f"{source.parent.name}_{source.stem}.o"
-        if result.is_file():
-            return result
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        os.close(handle)
-        try:
-            _run([self.toolchain.gcc, *self.flags, "-c", str(source), "-o", name], f"compiling {source.name}")
-            os.replace(name, result)
-        finally:
-            if os.path.exists(name):
-                os.unlink(name)
-        return result
 
     def _link(self, work: Path, objects: Sequence[Path], kernels_in: str | None = None) -> None:
         (work / "app.ld").write_text(self.script(kernels_in), encoding="utf-8")
