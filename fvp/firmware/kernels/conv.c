@@ -114,11 +114,12 @@ static al_status set_axis(al_call *call, axis *a, bool transposed, int64_t strid
   AL_NEED(stride > 0 && stride <= INT32_MAX, AL_VALUE, 3);
   AL_NEED(padding >= 0 && padding <= INT32_MAX, AL_VALUE, 4);
   AL_NEED(dilation > 0 && dilation <= INT32_MAX, AL_VALUE, 5);
+  AL_NEED(output_padding >= 0, AL_VALUE, 7);
   AL_NEED(a->kernel > 0, AL_SHAPE, 1);
   int64_t span = dilation * (a->kernel - 1) + 1; /* of the kernel */
   int64_t size;
   if (transposed) {
-    AL_NEED(output_padding >= 0 && (output_padding < stride || output_padding < dilation), AL_VALUE, 7);
+    AL_NEED(output_padding < stride || output_padding < dilation, AL_VALUE, 7);
     int64_t covered = (a->in - (int64_t)1) * stride + span + output_padding;
     AL_NEED(a->in > 0 && covered + padding <= INT32_MAX, AL_SHAPE, 0);
     size = covered - 2 * padding;
@@ -180,7 +181,7 @@ AL_KERNEL(aten_convolution_out, "aten::convolution.out") {
     a->in = x->sizes[2 + d];
     a->kernel = w->sizes[2 + d];
     int64_t stride = item(call, 3, d, spatial), padding = item(call, 4, d, spatial);
-    int64_t dilation = item(call, 5, d, spatial), extra = transposed ? item(call, 7, d, spatial) : 0;
+    int64_t dilation = item(call, 5, d, spatial), extra = item(call, 7, d, spatial);
     AL_RETURN_IF_FAILED(call);
     AL_TRY(set_axis(call, a, transposed, stride, padding, dilation, extra));
     sizes[2 + d] = a->out;

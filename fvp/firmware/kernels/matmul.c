@@ -127,6 +127,13 @@ AL_KERNEL(aten_mm_out, "aten::mm.out") {
   return AL_OK;
 }
 
+/* torch's rule for a number and an integer type; unsigned types take negative numbers as small. */
+static bool fits(int64_t v, uint8_t dtype) {
+  uint32_t bits = 8 * al_dtype_size((al_dtype)dtype) - (dtype != AL_U8);
+  if (dtype == AL_I64) return true;
+  return v < (int64_t)1 << bits && v >= -((int64_t)1 << bits) + (dtype == AL_U8);
+}
+
 AL_KERNEL(aten_addmm_out, "aten::addmm.out") {
   const al_tensor *c = al_tensor_arg(call, 0), *a = al_tensor_arg(call, 1), *b = al_tensor_arg(call, 2);
   double beta = al_scalar_arg(call, 3), alpha = al_scalar_arg(call, 4);
@@ -135,6 +142,9 @@ AL_KERNEL(aten_addmm_out, "aten::addmm.out") {
   product p;
   AL_TRY(matrices(call, &p, 1, a, b, out));
   AL_NEED(c->dtype == a->dtype, AL_DTYPE, 0);
+  for (uint32_t i = 3; i < 5; i++) {
+    AL_NEED(a->dtype == AL_F32 || fits(al_int_scalar_arg(call, i), a->dtype), AL_VALUE, (int32_t)i);
+  }
   AL_NEED(c->rank <= 2, AL_SHAPE, 0);
   int32_t strides[AL_MAX_RANK];
   al_strides(c, strides);

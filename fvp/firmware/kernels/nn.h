@@ -55,4 +55,13 @@ static inline float al_sum_value(const al_sum *sum) {
   return isfinite(value) ? value : sum->high; /* infinities make the error NaN */
 }
 
+/* Sum of squares of the differences of n numbers from their exact mean, given the sum of `squares` of those from the
+ * rounded mean and the sum of these differences, the `rest`. */
+static inline float al_sum_of_squares(const al_sum *squares, const al_sum *rest, float n) {
+  float square = al_sum_value(squares), r = al_sum_value(rest);
+  float exact = square - r * r / n;
+  if (exact == exact) return exact > 0 ? exact : 0;
+  return n > 0 ? square : NAN; /* infinite, or NaN */
+}
+
 #endif

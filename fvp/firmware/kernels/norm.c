@@ -26,9 +26,7 @@ static moments moments_of(al_loop *loop, const float *x) {
     }
   }
   loop->more = true;
-  float r = al_sum_value(&rest); /* the mean was rounded */
-  m.square = al_sum_value(&square) - r * r / (float)m.n;
-  if (m.square < 0) m.square = 0;
+  m.square = al_sum_of_squares(&square, &rest, (float)m.n);
   return m;
 }
 

@@ -200,7 +200,8 @@ AL_KERNEL(aten_max_pool2d_with_indices_out, "aten::max_pool2d_with_indices.out")
 
 AL_KERNEL(aten__adaptive_avg_pool2d_out, "aten::_adaptive_avg_pool2d.out") {
   const al_tensor *x = al_tensor_arg(call, 0);
-  int64_t height = item(call, 1, 0), width = item(call, 1, 1);
+  bool two = al_list_size(call, 1) == 2;
+  int64_t height = two ? al_int_item(call, 1, 0) : -1, width = two ? al_int_item(call, 1, 1) : -1;
   al_tensor *out = al_out_arg(call, 2);
   AL_RETURN_IF_FAILED(call);
   AL_NEED(x->dtype == AL_F32, AL_DTYPE, 0);

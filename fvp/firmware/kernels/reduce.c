@@ -144,10 +144,8 @@ static void variance(al_loop *loop, const item *t) {
     al_sum_add(&square, d * d);
     al_sum_add(&rest, d);
   }
-  float r = al_sum_value(&rest); /* the mean was rounded */
-  float total = al_sum_value(&square) - r * r / n;
   float divisor = n - t->correction;
-  give_float(t, (total < 0 ? 0 : total) / (divisor > 0 ? divisor : 0));
+  give_float(t, al_sum_of_squares(&square, &rest, n) / (divisor > 0 ? divisor : 0));
   if (t->second != NULL) ((float *)t->second->data)[t->to_second] = mean;
 }
 
@@ -195,7 +193,7 @@ static al_status reduce(al_call *call, item t, uint32_t dims, bool keep, bool ne
   begin(&outer, t.x, t.out, t.second, dims, keep);
   begin_inner(&inner, t.x, dims);
   bool filled = inner.more;
-  AL_NEED(filled || !needs_elements || !outer.more, AL_SHAPE, 0);
+  AL_NEED(filled || !needs_elements, AL_SHAPE, 0);
   for (; outer.more; al_loop_next(&outer)) {
     for (int32_t k = 0; k < (int32_t)outer.run; k++) {
       t.from = outer.offset[0] + k * outer.step[0];

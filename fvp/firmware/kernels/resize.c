@@ -161,11 +161,13 @@ static float weight_at(const triangle *t, int32_t i) {
 }
 
 static triangle triangle_of(const axis *a, int32_t i) {
+  if (a->in == a->out) return (triangle){i, i + 1, (float)i + 0.5f, 0, 1}; /* torch leaves it as it is */
   float width = a->scale > 1 ? a->scale : 1;
   triangle t = {.center = a->scale * ((float)i + 0.5f), .slope = 1 / width};
   t.first = index_of(t.center - width + 0.5f, a->in);
   t.end = index_of(t.center + width + 0.5f, a->in);
   for (int32_t k = t.first; k < t.end; k++) t.total += weight_at(&t, k);
+  if (t.total == 0) t.total = 1; /* an absurd scale: no element is near */
   return t;
 }
 

@@ -231,7 +231,7 @@ def products() -> Iterator[OneOp]:
             yield exact("mm.out", x, y)
             yield exact("bmm.out", torch.stack([x, x]), torch.stack([y, y]))
             if k:
-                yield exact("addmm.out", whole(dtype, n), x, y, 3, -2)
+                yield exact("addmm.out", whole(dtype, n), x, y, 127, -128)
                 yield exact("linear.out", x, whole(dtype, n, k), whole(dtype, n, seed=3))
     yield case("linear.out", normal(5), normal(3, 5), normal(3))
     yield case("linear.out", normal(2, 3, 4, 5, layout=LAST), normal(6, 5), normal(6))
@@ -329,8 +329,8 @@ def pools() -> Iterator[OneOp]:
                 y = x.contiguous(memory_format=a)
                 yield exact("max_pool2d_with_indices.out", y, kernel, stride, padding, [1], ceil, layout=b)
                 yield case("avg_pool2d.out", y, kernel, stride, padding, ceil, False, None, layout=b)
-        for size in ([1, 1], [2, 3], [9, 10], [4, 11], [1]):
-            yield case("_adaptive_avg_pool2d.out", x, size if len(size) == 2 else size * 2)
+        for size in ([1, 1], [2, 3], [9, 10], [4, 11]):
+            yield case("_adaptive_avg_pool2d.out", x, size)
     for a in (torch.contiguous_format, LAST):
         yield case("_adaptive_avg_pool2d.out", normal(2, 3, 7, 5, mean=3, layout=a), [3, 2], layout=LAST)
     x = normal(1, 2, 6, 6)
@@ -437,6 +437,9 @@ def many_dims() -> Iterator[OneOp]:
                     yield exact(name, x, dims, keep)
                     yield exact(name, whole(next(turn), *shape), dims, keep)
     yield case("mean.out", whole(I8, 3, 4), [1], False, 6, scale=128)
+    for row in ([1e30, -1e30], [INF, 1.0], [3.0, NAN]):
+        found = torch.var(torch.tensor(row), [0], correction=1)
+        yield OneOp("aten::var.out", (torch.tensor(row), [0], True, False), (F32,), wanted=(found,))
     x = normal(2, 3, 4, 5, layout=LAST)
     for dims in ([1], [2, 3], [0, 2], [0, 1, 2, 3]):
         for name in ("mean.out", "sum.IntList_out"):
@@ -545,6 +548,7 @@ def images() -> Iterator[OneOp]:
                 if size is not None:
                     yield image("_upsample_bilinear2d_aa.out", y, size, align, None, None, layout=layout)
         yield image("_upsample_bilinear2d_aa.out", y, [2, 3], False, 0.4, 0.45, layout=layout)
+        yield image("_upsample_bilinear2d_aa.out", y, [5, 9], False, 2.0, 1.3, layout=layout)
 
 
 def image(name: str, x: Tensor, *args: Any, layout: Any = None) -> OneOp:
@@ -657,6 +661,10 @@ def bad_products() -> Iterator[tuple[OneOp, str]]:
     yield refused("shape", 1, "linear.out", z(2, 3), z(5, 4), None, outs=[z(2, 5)])
     yield refused("shape", 2, "linear.out", z(2, 3), z(5, 3), z(4), outs=[z(2, 5)])
     yield refused("shape", 0, "linear.out", z(), z(5, 3), None, outs=[z(5)])
+    for dtype, least, most in ((I8, -128, 127), (U8, -255, 255), (I32, -(2**31), 2**31 - 1)):
+        y = (z(5, dtype=dtype), z(2, 3, dtype=dtype), z(3, 5, dtype=dtype))
+        yield refused("value", 3, "addmm.out", *y, most + 1, 1, outs=[z(2, 5, dtype=dtype)])
+        yield refused("value", 4, "addmm.out", *y, 1, least - 1, outs=[z(2, 5, dtype=dtype)])
     m, w = "quantized_decomposed::mixed_linear.out", z(5, 3, dtype=I8)
     yield refused("shape", 2, m, z(2, 3), w, z(3), None, None, outs=[z(2, 5)])
     yield refused("shape", 2, m, z(2, 3), w, z(5, 0), None, None, outs=[z(2, 5)])
@@ -696,6 +704,7 @@ def bad_conv() -> Iterator[tuple[OneOp, str]]:
     yield bad("value", 5, x, w, y, dilation=(0, 1))
     for extra in ((-1, 0), (1, 0)):
         yield bad("value", 7, x, (4, 6, 3, 3), y, transposed=True, extra=extra)
+    yield bad("value", 7, x, w, y, extra=(0, -1))
     for groups in (0, -1, 4, 2**33):
         yield bad("value", 8, x, w, y, groups=groups)
     yield bad("shape", 1, x, w, y, groups=2)
@@ -725,7 +734,8 @@ def bad_pools() -> Iterator[tuple[OneOp, str]]:
     yield refused("value", 4, "max_pool2d_with_indices.out", x, [3], [1], [0], [0], False, outs=two)
     yield refused("shape", 0, "max_pool2d_with_indices.out", x, [3], [1], [0], [2**30], False, outs=two)
     yield refused("dtype", 7, "max_pool2d_with_indices.out", x, [3], [1], [0], [1], False, outs=[y[0], y[0]])
-    yield refused("value", 1, "_adaptive_avg_pool2d.out", x, [-1, 3], outs=y)
+    for size in ([-1, 3], [3], [3, 3, 3], []):
+        yield refused("value", 1, "_adaptive_avg_pool2d.out", x, size, outs=y)
     yield refused("shape", 0, "_adaptive_avg_pool2d.out", z(1, 2, 0, 5), [3, 3], outs=y)
     integers = z(1, 2, 3, 3, dtype=I64)
     yield refused("dtype", 0, "_adaptive_avg_pool2d.out", z(1, 2, 5, 5, dtype=I64), [3, 3], outs=[integers])
@@ -771,6 +781,7 @@ def bad_reductions() -> Iterator[tuple[OneOp, str]]:
     yield refused("dtype", 3, "argmax.out", x, 1, False, outs=[z(2, dtype=I32)])
     yield refused("index", 1, "argmax.out", x, -3, False, outs=[z(2, dtype=I64)])
     yield refused("dtype", 4, "max.dim_max", x, 1, False, outs=[z(2), z(2)])
+    yield refused("shape", 0, "max.dim_max", z(0, 0), 1, False, outs=[z(0), z(0, dtype=I64)])
     yield refused("shape", 0, "min.dim_min", z(3, 0), 1, False, outs=[z(3), z(3, dtype=I64)])
     yield refused("dtype", -1, "any.out", x, 1, False, outs=[z(2, dtype=I8)])
     yield refused("dtype", 0, "var.out", i, [1], True, False, outs=[z(2)])
