@@ -263,7 +263,8 @@ uint32_t al_dtype_size(al_dtype dtype) {
     case AL_I32:
     case AL_F32: return 4;
     case AL_I64:
-    case AL_F64: return 8;
+    case AL_F64:
+    case AL_C64: return 8;
   }
   return 0;
 }

@@ -89,7 +89,7 @@ int64_t al_load_int(const void *data, uint32_t index, uint8_t dtype);
 float al_load_float(const void *data, uint32_t index, uint8_t dtype);
 void al_store_int(void *data, uint32_t index, uint8_t dtype, int64_t value);
 void al_store_float(void *data, uint32_t index, uint8_t dtype, float value);
-/* dtypes that kernels compute with: u8 i8 i16 i32 i64 f32 bool. f64, f16, bf16 can only be copied. */
+/* dtypes that kernels compute with: u8 i8 i16 i32 i64 f32 bool. f64, f16, bf16, c64 can only be copied. */
 bool al_computes(uint8_t dtype);
 
 #endif

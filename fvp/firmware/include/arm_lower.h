@@ -103,8 +103,8 @@ size_t al_error_text(const al_error *error, char *text, size_t size);
 
 /* torch's numbers */
 typedef enum al_dtype {
-  AL_U8 = 0, AL_I8 = 1, AL_I16 = 2, AL_I32 = 3, AL_I64 = 4, AL_F16 = 5, AL_F32 = 6, AL_F64 = 7, AL_BOOL = 11,
-  AL_BF16 = 15
+  AL_U8 = 0, AL_I8 = 1, AL_I16 = 2, AL_I32 = 3, AL_I64 = 4, AL_F16 = 5, AL_F32 = 6, AL_F64 = 7,
+  AL_C64 = 9 /* complex64, can only be moved */, AL_BOOL = 11, AL_BF16 = 15
 } al_dtype;
 
 /* Sizes are logical (NCHW); dim_order is how the dimensions lie in memory, outermost first, without gaps. */

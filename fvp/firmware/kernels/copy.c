@@ -61,7 +61,14 @@ AL_KERNEL(aten_clone_out, "aten::clone.out") { return copy(call, 2, false); }
 AL_KERNEL(aten_alias_copy_out, "aten::alias_copy.out") { return copy(call, 1, false); }
 AL_KERNEL(aten_detach_copy_out, "aten::detach_copy.out") { return copy(call, 1, false); }
 AL_KERNEL(aten_lift_fresh_copy_out, "aten::lift_fresh_copy.out") { return copy(call, 1, false); }
-AL_KERNEL(aten__conj_physical_out, "aten::_conj_physical.out") { return copy(call, 1, false); }
+/* Real numbers are their own conjugates. */
+AL_KERNEL(aten__conj_physical_out, "aten::_conj_physical.out") {
+  AL_TRY(copy(call, 1, false));
+  al_tensor *out = al_out_of(call, 1);
+  uint32_t *parts = out->data, count = out->dtype == AL_C64 ? 2 * al_numel(out) : 0;
+  for (uint32_t i = 1; i < count; i += 2) parts[i] ^= 0x80000000u; /* the sign of a float32 */
+  return AL_OK;
+}
 AL_KERNEL(et_copy__h2d_copy_out, "et_copy::_h2d_copy.out") { return copy(call, 1, false); }
 AL_KERNEL(et_copy__d2h_copy_out, "et_copy::_d2h_copy.out") { return copy(call, 1, false); }
 

@@ -49,6 +49,7 @@ AL_KERNEL(aten_ones_out, "aten::ones.out") {
   al_tensor *out = al_out_arg(call, 1);
   AL_RETURN_IF_FAILED(call);
   AL_TRY(resize_to_list(call, out));
+  if (out->dtype == AL_C64) return al_fail(call, AL_DTYPE, 1);
   uint8_t dtype = out->dtype, value[8];
   uint64_t one = dtype == AL_F64 ? 0x3ff0000000000000u : dtype == AL_F32 ? 0x3f800000u : dtype == AL_F16 ? 0x3c00u
                : dtype == AL_BF16 ? 0x3f80u : 1u;
@@ -93,8 +94,8 @@ static bool number(al_call *call, int32_t i, double otherwise, double *value, in
   return true;
 }
 
-/* Integer results are counted in integers, as torch does; int64 also in the number of its elements. An argument of -1
- * is not given. */
+/* As in torch, integer results step in integers, but only int64 also counts its elements so. An argument of -1 is not
+ * given. */
 static al_status arange(al_call *call, int32_t start_arg, int32_t end_arg, int32_t step_arg, uint32_t out_arg) {
   double start, end, step;
   int64_t first, last, stride;
@@ -103,16 +104,14 @@ static al_status arange(al_call *call, int32_t start_arg, int32_t end_arg, int32
   small &= number(call, step_arg, 1, &step, &stride);
   AL_RETURN_IF_FAILED(call);
   bool is_float = out->dtype == AL_F32 || out->dtype == AL_F64;
-  if (!is_float && (!al_computes(out->dtype) || out->dtype == AL_BOOL)) return al_fail(call, AL_DTYPE, (int32_t)out_arg);
-  if (!is_float && (!small || float_steps((double)first, (double)last, (double)stride) < 0)) {
-    return al_fail(call, AL_VALUE, end_arg);
-  }
+  bool is_int = !is_float && al_computes(out->dtype) && out->dtype != AL_BOOL;
+  if (!is_float && !is_int) return al_fail(call, AL_DTYPE, (int32_t)out_arg);
   double count = float_steps(start, end, step);
+  if (count < 0 || (is_int && !small) || (out->dtype == AL_I64 && !stride)) return al_fail(call, AL_VALUE, end_arg);
   if (out->dtype == AL_I64) {
     int64_t round_up = stride > 0 ? stride - 1 : stride + 1;
     count = (double)((last - first + round_up) / stride);
   }
-  if (count < 0) return al_fail(call, AL_VALUE, end_arg);
   if (count > INT32_MAX) return al_fail(call, AL_SHAPE, end_arg);
   int32_t size = (int32_t)count;
   AL_TRY(al_resize(call, out, 1, &size));

@@ -296,6 +296,7 @@ AL_KERNEL(aten_nonzero_out, "aten::nonzero.out") {
   al_tensor *out = al_out_arg(call, 1);
   AL_RETURN_IF_FAILED(call);
   if (out->dtype != AL_I64) return al_fail(call, AL_DTYPE, 1);
+  if (self->dtype == AL_C64) return al_fail(call, AL_DTYPE, 0);
   uint32_t numel = al_numel(self), element = al_dtype_size((al_dtype)self->dtype);
   al_walk walk;
   al_walk_over(&walk, self->rank, self->sizes);

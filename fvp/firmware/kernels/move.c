@@ -259,6 +259,7 @@ al_status al_scalar_element(al_call *call, uint32_t i, uint8_t dtype, uint8_t el
   double value = al_scalar_arg(call, i);
   AL_RETURN_IF_FAILED(call);
   bool fits = true;
+  if (dtype == AL_C64) return al_fail(call, AL_DTYPE, -1);
   if (dtype == AL_BOOL) element[0] = value != 0;
   else if (al_is_float(dtype)) fits = float_element(call, i, dtype, element);
   else fits = int_element(call, i, dtype, element);

@@ -188,7 +188,7 @@ AL_KERNEL(aten_slice_scatter_out, "aten::slice_scatter.out") {
   return scatter_range(call, self, src, &r, false, out);
 }
 
-/* torch promotes to the common dtype; the result may be of a wider kind (bool, integer, float) but not of a narrower. */
+/* torch promotes to the common dtype; the result may be of a wider kind (bool, integer, float), not of a narrower. */
 static bool fits_kind(uint8_t from, uint8_t to) {
   if (al_is_float(from)) return al_is_float(to);
   return from == AL_BOOL || to != AL_BOOL;
