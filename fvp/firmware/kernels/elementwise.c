@@ -158,16 +158,96 @@ typedef struct loop {
   uint8_t common, result; /* data types that are computed in and given */
 } loop;
 
-static float load_float(const al_tensor *t, uint32_t at) {
-  return t->dtype == AL_F32 ? ((const float *)t->data)[at] : al_load_float(t->data, at, t->dtype);
-}
+/* Operands of one element, behind them its result (for an integer function before: whether it refuses). */
+typedef union row {
+  float f[AL_MAX_OPERANDS + 1];
+  int64_t i[AL_MAX_OPERANDS + 1];
+} row;
+#define RESULT AL_MAX_OPERANDS
+#define ROWS 12
 
 static int64_t load_int(const al_tensor *t, uint32_t at, uint8_t common) {
   int64_t value = al_load_int(t->data, at, t->dtype);
   return t->dtype == common ? value : wrap(value, common);
 }
 
-/* float32 throughout, one or two tensors. The result's step is 1: the order is that of its memory. */
+/* Elements come and go by columns, so that a data type is looked at once for several. */
+#define COLUMN(number, statement)                                \
+  case number:                                                   \
+    for (; n > 0; n--, at += step, rows++) statement;            \
+    break
+#define OTHERS(statement)                                        \
+  default:                                                       \
+    for (; n > 0; n--, at += step, rows++) statement
+#define AT(type) (((type *)t->data)[at])
+
+static void load_floats(row *rows, uint32_t slot, const al_tensor *t, uint32_t at, uint32_t step, uint32_t n) {
+  switch (t->dtype) {
+    COLUMN(AL_F32, rows->f[slot] = AT(float));
+    COLUMN(AL_BOOL, rows->f[slot] = AT(uint8_t) != 0);
+    COLUMN(AL_I32, rows->f[slot] = (float)AT(int32_t));
+    OTHERS(rows->f[slot] = al_load_float(t->data, at, t->dtype));
+  }
+}
+
+static void load_ints(row *rows, uint32_t slot, const al_tensor *t, uint32_t at, uint32_t step, uint32_t n,
+                      uint8_t common) {
+  switch (t->dtype == common ? t->dtype : 255) {
+    COLUMN(AL_I8, rows->i[slot] = AT(int8_t));
+    COLUMN(AL_I32, rows->i[slot] = AT(int32_t));
+    COLUMN(AL_I64, rows->i[slot] = AT(int64_t));
+    COLUMN(AL_BOOL, rows->i[slot] = AT(uint8_t) != 0);
+    OTHERS(rows->i[slot] = load_int(t, at, common));
+  }
+}
+
+static void store_floats(const row *rows, const al_tensor *t, uint32_t at, uint32_t n) {
+  const uint32_t step = 1;
+  switch (t->dtype) {
+    COLUMN(AL_F32, AT(float) = rows->f[RESULT]);
+    COLUMN(AL_BOOL, AT(uint8_t) = rows->f[RESULT] != 0);
+    OTHERS(al_store_float(t->data, at, t->dtype, rows->f[RESULT]));
+  }
+}
+
+static void store_ints(const row *rows, const al_tensor *t, uint32_t at, uint32_t n, uint8_t result) {
+  const uint32_t step = 1;
+  switch (t->dtype == result ? t->dtype : 255) {
+    COLUMN(AL_I8, AT(int8_t) = (int8_t)rows->i[RESULT]);
+    COLUMN(AL_I32, AT(int32_t) = (int32_t)rows->i[RESULT]);
+    COLUMN(AL_I64, AT(int64_t) = rows->i[RESULT]);
+    COLUMN(AL_BOOL, AT(uint8_t) = rows->i[RESULT] != 0);
+    OTHERS(al_store_int(t->data, at, t->dtype, wrap(rows->i[RESULT], result)));
+  }
+}
+
+/* The result's step is 1: the order is that of its memory. False if the function refuses an element. */
+static bool run_ints(const loop *l, row *rows, uint32_t from, uint32_t n, al_int_fn *f) {
+  const al_runs *r = &l->runs;
+  int64_t refused = 0;
+  for (uint32_t k = 1; k < r->tensors; k++) {
+    load_ints(rows, l->slot[k], l->tensors[k], r->offset[k] + from * r->step[k][0], r->step[k][0], n, l->common);
+  }
+  for (row *v = rows; v < rows + n; v++) {
+    v->i[RESULT] = 0;
+    int64_t value = f(v->i);
+    refused |= v->i[RESULT];
+    v->i[RESULT] = value;
+  }
+  store_ints(rows, l->tensors[0], r->offset[0] + from, n, l->result);
+  return !refused;
+}
+
+static void run_floats(const loop *l, row *rows, uint32_t from, uint32_t n, al_float_fn *f) {
+  const al_runs *r = &l->runs;
+  for (uint32_t k = 1; k < r->tensors; k++) {
+    load_floats(rows, l->slot[k], l->tensors[k], r->offset[k] + from * r->step[k][0], r->step[k][0], n);
+  }
+  for (row *v = rows; v < rows + n; v++) v->f[RESULT] = f(v->f);
+  store_floats(rows, l->tensors[0], r->offset[0] + from, n);
+}
+
+/* float32 throughout, one or two tensors. */
 static void run_float32(const loop *l, float *v, al_float_fn *f) {
   const al_runs *r = &l->runs;
   float *y = (float *)l->tensors[0]->data + r->offset[0];
@@ -198,45 +278,26 @@ static bool is_float32(const loop *l) {
   return l->runs.tensors == 2 || l->runs.tensors == 3;
 }
 
-static void loop_floats(loop *l, float *v, al_float_fn *f) {
-  const al_tensor *out = l->tensors[0];
-  bool plain = is_float32(l);
+/* `first` has the operands that are numbers. */
+static __attribute__((noinline)) bool run_all(loop *l, const row *first, al_float_fn *f, al_int_fn *i) {
+  if (f && is_float32(l)) {
+    row v = *first;
+    do {
+      run_float32(l, v.f, f);
+    } while (al_runs_next(&l->runs));
+    return true;
+  }
+  row rows[ROWS];
+  for (uint32_t n = 0; n < ROWS; n++) rows[n] = *first;
+  bool good = true;
   do {
-    if (plain) {
-      run_float32(l, v, f);
-      continue;
-    }
-    uint32_t at[AL_RUNS_TENSORS];
-    memcpy(at, l->runs.offset, sizeof at);
-    for (uint32_t n = l->runs.run; n > 0; n--) {
-      for (uint32_t k = 1; k < l->runs.tensors; k++) {
-        v[l->slot[k]] = load_float(l->tensors[k], at[k]);
-        at[k] += l->runs.step[k][0];
-      }
-      if (out->dtype == AL_F32) ((float *)out->data)[at[0]] = f(v);
-      else al_store_float(out->data, at[0], out->dtype, f(v));
-      at[0] += l->runs.step[0][0];
+    for (uint32_t done = 0; done < l->runs.run; done += ROWS) {
+      uint32_t n = l->runs.run - done < ROWS ? l->runs.run - done : ROWS;
+      if (f) run_floats(l, rows, done, n, f);
+      else good &= run_ints(l, rows, done, n, i);
     }
   } while (al_runs_next(&l->runs));
-}
-
-static void loop_ints(loop *l, int64_t *v, al_int_fn *f) {
-  const al_tensor *out = l->tensors[0];
-  do {
-    uint32_t at[AL_RUNS_TENSORS];
-    memcpy(at, l->runs.offset, sizeof at);
-    for (uint32_t n = l->runs.run; n > 0; n--) {
-      for (uint32_t k = 1; k < l->runs.tensors; k++) {
-        v[l->slot[k]] = load_int(l->tensors[k], at[k], l->common);
-        at[k] += l->runs.step[k][0];
-      }
-      int64_t value = f(v);
-      if (out->dtype != l->result) value = wrap(value, l->result);
-      if (out->dtype == AL_F32) ((float *)out->data)[at[0]] = (float)value;
-      else al_store_int(out->data, at[0], out->dtype, value);
-      at[0] += l->runs.step[0][0];
-    }
-  } while (al_runs_next(&l->runs));
+  return good;
 }
 
 static al_status broadcast(al_elementwise *e, al_tensor *out) {
@@ -280,9 +341,7 @@ al_status al_compute(al_elementwise *e, uint32_t out_argument, uint32_t rules, a
   if (!can_store(l.result, out->dtype)) return al_fail(call, AL_DTYPE, (int32_t)out_argument);
   AL_TRY(broadcast(e, out));
 
-  float floats[AL_MAX_OPERANDS];
-  int64_t ints[AL_MAX_OPERANDS + 1];
-  ints[AL_MAX_OPERANDS] = 0;
+  row v;
   uint32_t count = 1;
   l.tensors[0] = out;
   for (uint32_t k = 0; k < e->count; k++) {
@@ -294,20 +353,16 @@ al_status al_compute(al_elementwise *e, uint32_t out_argument, uint32_t rules, a
       l.slot[count] = (uint8_t)k;
       l.tensors[count++] = o->tensor;
     } else if (is_float) {
-      floats[k] = o->tensor ? load_float(o->tensor, 0) : o->dtype == AL_I64 ? (float)o->i : (float)o->d;
+      v.f[k] = o->tensor ? al_load_float(o->tensor->data, 0, o->tensor->dtype) :
+                o->dtype == AL_I64 ? (float)o->i : (float)o->d;
     } else {
-      ints[k] = o->tensor ? load_int(o->tensor, 0, l.common) : l.common == AL_BOOL ? o->d != 0 : wrap(o->i, l.common);
+      v.i[k] = o->tensor ? load_int(o->tensor, 0, l.common) : l.common == AL_BOOL ? o->d != 0 : wrap(o->i, l.common);
     }
   }
   if (al_numel(out) == 0) return AL_OK;
   al_runs_begin(&l.runs, count, l.tensors);
-  if (is_float) {
-    loop_floats(&l, floats, f);
-  } else {
-    loop_ints(&l, ints, i);
-    if (ints[AL_MAX_OPERANDS]) return al_fail(call, AL_VALUE, e->operands[e->count - 1].argument);
-  }
-  return AL_OK;
+  if (run_all(&l, &v, is_float ? f : NULL, i)) return AL_OK;
+  return al_fail(call, AL_VALUE, e->operands[e->count - 1].argument);
 }
 
 al_status al_unary(al_call *call, uint32_t rules, al_float_fn *f, al_int_fn *i) {
