@@ -15,7 +15,6 @@ static bool is_double(al_call *call, uint32_t i) {
 }
 
 static al_status of_doubles(al_call *call, operation op, double a, double b) {
-  double remainder;
   switch (op) {
     case ADD: return al_set_double(call, 2, a + b);
     case SUB: return al_set_double(call, 2, a - b);
@@ -30,14 +29,16 @@ static al_status of_doubles(al_call *call, operation op, double a, double b) {
     default: break;
   }
   if (b == 0) return al_fail(call, AL_VALUE, 1);
-  remainder = fmod(a, b);
-  if (op == FLOORDIV) {
-    double quotient = (a - remainder) / b;
-    return al_set_double(call, 2, remainder != 0 && (remainder < 0) != (b < 0) ? quotient - 1 : quotient);
+  double remainder = fmod(a, b), quotient = (a - remainder) / b;
+  if (remainder == 0) {
+    remainder = copysign(0, b);
+  } else if ((remainder < 0) != (b < 0)) {
+    remainder += b;
+    quotient -= 1;
   }
-  if (remainder == 0) remainder = copysign(0, b);
-  else if ((remainder < 0) != (b < 0)) remainder += b;
-  return al_set_double(call, 2, remainder);
+  if (op == MOD) return al_set_double(call, 2, remainder);
+  double down = floor(quotient); /* the quotient is whole but for rounding */
+  return al_set_double(call, 2, quotient == 0 ? copysign(0, a / b) : quotient - down > 0.5 ? down + 1 : down);
 }
 
 static al_status of_ints(al_call *call, operation op, int64_t a, int64_t b) {
