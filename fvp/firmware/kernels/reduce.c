@@ -425,6 +425,7 @@ AL_KERNEL(aten_cumsum_out, "aten::cumsum.out") {
   AL_NEED(axis >= 0, AL_INDEX, 1);
   AL_TRY(check_dtypes(call, x, out, 2));
   AL_TRY(al_resize_like(call, out, x));
+  if (al_numel(x) == 0) return AL_OK;
   int32_t strides[2][AL_MAX_RANK] = {{0}};
   al_strides(x, strides[0]);
   al_strides(out, strides[1]);
