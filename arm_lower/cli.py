@@ -121,6 +121,7 @@ def _add_firmware(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     p = commands.add_parser("firmware", help="build an application of a .pte", description=_firmware.__doc__)
     p.add_argument("model", type=Path, metavar="MODEL.pte")
     p.add_argument("-o", "--output", required=True, type=Path, metavar="APP.elf", help="APP.h is written beside it")
+    p.add_argument("--sources", type=Path, metavar="DIR", help="copy the C files there, for a project of your own")
     _add_board(p)
     p.set_defaults(run=_firmware)
 
@@ -275,6 +276,10 @@ def _firmware(options: argparse.Namespace) -> int:
     firmware = build(options.model, **_board_options(options))
     header = save(firmware, options.output)
     print(f"{firmware}\n{options.output}, {header}")
+    if options.sources:
+        from fvp.export import export
+
+        print(f"{len(export(firmware, options.sources))} files in {options.sources}")
     return 0
 
 
