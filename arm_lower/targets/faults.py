@@ -6,7 +6,7 @@ it, so it is nearly always free), or an average pool of 1 x 1, and in int32 the 
 and itself. All keep every bit. A graph without such a pattern stays as it is.
 
 All but a few faults have one cause: Vela replaces SLICE, CONCAT, PAD and TILE by an offset of the operator beside
-them, and that operator is later replaced by others without the offset. ``tests/targets/test_vela_faults.py`` holds
+them, and that operator is later replaced by others without the offset. ``tests/fvp/ethosu/test_npu_faults.py`` holds
 each raw pattern against the NPU model: a fault that Vela has mended fails there, so that its row can go.
 """
 
@@ -382,13 +382,23 @@ def _chained_part(view: View, op: Op) -> Iterator[Edge]:
     if op.kind not in _ELEMENTWISE or op in view.kept:
         return
     makers = [view.maker(t) for t in op.inputs]
-    if any(m is not None and m.kind not in _PIECES | _TURNS and view.next(m.output) is op for m in makers):
+    if any(m is not None and _starts_chain(view, m, op) for m in makers):
         yield from _into_part(view, op)
+
+
+def _starts_chain(view: View, maker: Op, reader: Op) -> bool:
+    """A RESCALE of several readers becomes one for each of them."""
+    return maker.kind == "RESCALE" or (maker.kind not in _PIECES | _TURNS and view.next(maker.output) is reader)
 
 
 def _minimum_reshaped(view: View, op: Op) -> Iterator[Edge]:
     if op.kind == "REDUCE_MIN":
         yield from (Edge(op.output, r) for r in view.readers.get(op.output, []) if r.kind in ("RESHAPE", "TRANSPOSE"))
+
+
+def _minimum_beside_reshape(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind == "REDUCE_MIN" and any(is_view(r) for r in view.readers.get(op.inputs[0], [])):
+        yield Edge(op.inputs[0], op)
 
 
 def _unequal_integers(view: View, op: Op) -> Iterator[Edge]:
@@ -445,13 +455,25 @@ def _two_activations(view: View, op: Op) -> Iterator[Edge]:
         yield place
 
 
-def _cascaded_slice(view: View, op: Op) -> Iterator[Edge]:
-    variables = [t for t in op.inputs if t.data is None]
-    if op.kind not in _ELEMENTWISE or len(variables) != 1 or variables[0].dtype is not DType.INT32:
+def _shared_behind_reshape(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind != "RESCALE":
         return
-    edge = view.edge(variables[0], op)
-    maker = view.makers.get(edge.tensor)
-    if maker is not None and maker.kind == "SLICE" and any(maker.integers("start")[:-2]):
+    t, first = op.output, view.only_reader(op.output)
+    while (reader := view.only_reader(t)) is not None and is_view(reader):
+        t = reader.output
+    readers = view.readers.get(t, [])
+    if first is not None and t is not op.output and len(readers) > 1 and all(r.kind in _ELEMENTWISE for r in readers):
+        yield Edge(op.output, first)
+
+
+def _cascaded_slice(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind not in _ELEMENTWISE or op.output.dtype is not DType.INT32:
+        return
+    for t in op.inputs:
+        edge = view.edge(t, op)
+        maker = view.makers.get(edge.tensor)
+        if maker is None or maker.kind != "SLICE" or not any(maker.integers("start")[:-2]):
+            continue
         source = view.maker(maker.inputs[0])
         if source is not None and source.kind in _ELEMENTWISE | {"RESCALE"} and not _joins_maker(view, source):
             yield edge
@@ -468,14 +490,19 @@ def _table_of_transpose(view: View, op: Op) -> Iterator[Edge]:
 def _widened(view: View, op: Op) -> Iterator[Edge]:
     if op.kind != "RESCALE" or op.output.dtype.bits <= op.inputs[0].dtype.bits or _factor(op) <= 1.0:
         return
-    maker = view.maker(op.inputs[0])
     reader = view.only_reader(op.output)
-    if maker is None or maker.kind in _ACTIVATIONS | _PIECES | _TURNS:
-        return
     if reader is not None and reader.kind in ("ADD", "SUB") and _narrowing_from(view, reader) is not None:
         return  # it is done within the addition
-    if maker.kind in _EXTREMA | {"MAX_POOL2D"} or (maker.kind == "RESCALE" and _factor(maker) == 1.0):
-        yield view.edge(op.inputs[0], op)
+    makers = [view.maker(op.inputs[0])]
+    while makers:
+        maker = makers.pop()
+        if maker is not None and maker.kind in _WRITTEN_IN_PARTS:  # the RESCALE is done for each part
+            makers += [view.maker(t) for t in maker.inputs]
+        elif maker is not None and (
+            maker.kind in _EXTREMA | {"MAX_POOL2D"} or (maker.kind == "RESCALE" and _factor(maker) == 1.0)
+        ):
+            yield view.edge(op.inputs[0], op)
+            return
 
 
 FAULTS = (
@@ -489,9 +516,13 @@ FAULTS = (
     Fault("the operator writes the whole tensor instead of its part", NEW, _part_new),
     Fault("the end of a chain is written without the strides of the tensor it is a part of", NEW, _chained_part),
     Fault("the last step of a REDUCE_MIN broadcasts a reshaped tensor", OLD, _minimum_reshaped),
+    Fault("the first step of a REDUCE_MIN broadcasts a tensor that is reshaped elsewhere", OLD,
+          _minimum_beside_reshape),
     Fault("ADD of unequal integer factors is computed with another scaling", OLD, _unequal_integers),
     Fault("all channels of a MATMUL take the RESCALE multiplier of the first", NEW, _matmul_channels),
     Fault("channels of a convolution are counted before the RESHAPE behind it", ALL, _reshaped_channels),
+    Fault("a RESCALE of several readers is repeated for each without the RESHAPE behind it", ALL,
+          _shared_behind_reshape),
     Fault("a table or clamp within a TRANSPOSE writes beside its part", OLD, _turned_part),
     Fault("a tensor of one channel is stored in blocks that its reduction does not know", ALL, _reshaped_reduction,
           remedy="pool"),

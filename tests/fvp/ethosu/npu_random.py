@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from npu_harness import I8, I16, I32, TARGETS, G
 
-from arm_lower.tosa.ir import DType, Op, Tensor
+from arm_lower.tosa.ir import DType, Tensor
 
 
 def _pick(rng: np.random.Generator, *values: int) -> int:
@@ -245,62 +245,3 @@ def _move(g: G, x: Tensor) -> Tensor:
     g.ranges[-1] = (-3, 3)
     attrs = {"shift": 0} if kind == "MUL" else {}
     return g.op(str(kind) if kind in ("ADD", "MUL") else "SUB", x, y, **attrs)
-
-
-_PIECES = frozenset({"SLICE", "CONCAT", "PAD", "TILE"})
-_COPIES = frozenset({"RESCALE", "CLAMP", "TABLE"})
-_REDUCTIONS = frozenset({"REDUCE_MAX", "REDUCE_MIN"})
-_ELEMENTWISE = frozenset(
-    {"ADD", "SUB", "MUL", "ABS", "CLZ", "SELECT", "BITWISE_XOR", "BITWISE_AND", "ARITHMETIC_RIGHT_SHIFT"}
-)
-
-
-def _behind_move(makers: dict[Tensor, Op], t: Tensor) -> set[str]:
-    """The TABLE and CLAMP operators behind at least one TRANSPOSE or REVERSE."""
-    moved, found = False, set()
-    op = makers.get(t)
-    while op is not None and op.kind in ("TRANSPOSE", "REVERSE", "RESHAPE", "CLAMP", "TABLE"):
-        moved = moved or op.kind in ("TRANSPOSE", "REVERSE")
-        if moved and op.kind in ("CLAMP", "TABLE"):
-            found.add(op.kind)
-        op = makers.get(op.inputs[0])
-    return found
-
-
-def known_fault(g: G, target: str) -> str:
-    """The pattern in a graph of `shuffle` that Vela 5.2 is known to compile wrongly, "" if there is none."""
-    makers = {op.output: op for op in g.graph.ops}
-
-    def before(t: Tensor) -> str:
-        op = makers.get(t)
-        while op is not None and op.kind in ("RESHAPE", "TRANSPOSE"):
-            op = makers.get(op.inputs[0])
-        return op.kind if op else ""
-
-    def far_before(t: Tensor) -> set[str]:
-        """Kinds of the makers behind copies."""
-        op = makers.get(t)
-        while op is not None and op.kind in (_COPIES | {"RESHAPE", "TRANSPOSE"}):
-            op = makers.get(op.inputs[0])
-        return {op.kind} if op else set()
-
-    for op in g.graph.ops:
-        kinds = {before(t) for t in op.inputs}
-        if op.kind in _REDUCTIONS and kinds & _PIECES:
-            return "a reduction of a slice reads the whole tensor"
-        if op.kind in _PIECES and kinds & _REDUCTIONS:
-            return "a reduction into a part of a tensor writes the whole tensor"
-        if op.kind in ("RESHAPE", "TRANSPOSE") and kinds & _REDUCTIONS:
-            return "the last step of a REDUCE_MIN broadcasts a reshaped tensor"
-        if op.kind in ("CONCAT", "PAD", "TILE") and kinds & _ELEMENTWISE and target.startswith("u85"):
-            return "the end of a chain is written without the strides of the tensor it is a part of"
-        if op.kind in _PIECES and kinds & _COPIES and any(far_before(t) & _PIECES for t in op.inputs):
-            return "a copy between two partial writes loses one of them"
-        if op.kind in ("CLAMP", "TABLE") and target.startswith("u85"):
-            behind = _behind_move(makers, op.inputs[0])
-            if "TABLE" in behind or (behind and op.kind == "TABLE"):
-                return "of a clamp and a table around a transpose or reverse one is lost"
-        direct = {makers[t].kind for t in op.inputs if t in makers}
-        if op.kind == "TABLE" and "TRANSPOSE" in direct and target in ("u55-32", "u55-64"):
-            return "a transpose with a table has its table outside of the memory"
-    return ""
