@@ -83,6 +83,16 @@ def test_sizes_are_those_of_the_linker() -> None:
     assert listed[".al.scratch"] == firmware.needs.scratch and listed[".stack"] == firmware.sizes.stack
 
 
+def test_code_is_small() -> None:
+    """The core without the operators of executorch_prim, which are linked only if a program calls them; and a whole
+    application with driver and co-simulation, quantize and dequantize."""
+    core = [f for f in sorted((FIRMWARE / "core").glob("*.c")) if f.name != "prim.c"]
+    objects = builder.compile_sources(core, load_board("corstone-300"))
+    text = subprocess.run(["arm-none-eabi-size", *objects], capture_output=True, text=True, check=True).stdout
+    assert sum(int(line.split()[0]) for line in text.splitlines()[1:]) <= 12 * 1024
+    assert build(compiled().buffer).sizes.text <= 40 * 1024
+
+
 def test_needs_of_a_compiled_model_are_those_of_its_report() -> None:
     needs, report = requirements(compiled().buffer), compiled().report
     pools = {p.name: p.nbytes for p in report.pools}

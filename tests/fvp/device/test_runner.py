@@ -19,11 +19,12 @@ from pte_samples import SAMPLES, blob
 from arm_lower.cli import main
 from arm_lower.errors import ArmLowerError, PteError
 from arm_lower.pte.emit import emit
+from arm_lower.pte.ethosu_blob import unpack
 from fvp import corstone, functions
 from fvp.boards import load_board
 from fvp.builder import Firmware, build, save
 from fvp.compare import problems, ulps_apart
-from fvp.cosim import CoSimulation, Job
+from fvp.cosim import CoSimulation, Job, execute
 from fvp.ethosu.delegate import run_delegate
 from fvp.ethosu.errors import NpuError
 from fvp.requirements import value_table_bytes
@@ -270,20 +271,29 @@ def test_a_host_that_does_not_answer() -> None:
     assert "al pool name=scratch" in error.message and time.perf_counter() - started < 10
 
 
-def test_poisoned_scratch_changes_nothing() -> None:
-    """What the NPU does not write it must not read; the inputs have to be there."""
-    seen: list[int] = []
+@pytest.mark.parametrize("value", [0x00, 0x7F, 0xA5])
+def test_poisoned_scratch_changes_nothing(value: int) -> None:
+    """What the NPU has not written and is no input must not reach a result."""
+    (delegate,) = compiled().delegates
+    tensors = unpack(delegate.processed).inputs
 
     def poison(job: Job) -> None:
-        from fvp.cosim import execute
-
-        seen.append(len(job.scratch))
+        kept = bytes(job.scratch)
+        job.scratch[:] = bytes([value]) * len(kept)
+        for t in tensors:
+            job.scratch[t.offset : t.offset + t.nbytes] = kept[t.offset : t.offset + t.nbytes]
         execute(job)
 
     inputs = [samples()[0][0].numpy()]
-    assert run(compiled().buffer, inputs, executor=poison).outputs[0].tobytes() == run(
-        compiled().buffer, inputs).outputs[0].tobytes()  # fmt: skip
-    assert seen == [build(compiled().buffer).needs.scratch]
+    wanted = Host(compiled().buffer, delegate_runner=run_delegate).run(inputs)[0]
+    assert run(compiled().buffer, inputs, executor=poison).outputs[0].tobytes() == wanted.tobytes()
+
+
+def test_other_npus_on_the_board_for_all() -> None:
+    inputs = [samples()[0][0].numpy()]
+    data = compiled("ethos-u85-256").buffer
+    result = run(data, inputs, board="mps3-an547")
+    assert problems(result.outputs, Host(data, delegate_runner=run_delegate).run(inputs), ulps=0) == []
 
 
 def test_requests_that_are_none(tmp_path: Path) -> None:
