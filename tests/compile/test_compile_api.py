@@ -389,6 +389,7 @@ def test_save(tmp_path: Path) -> None:
     assert (tmp_path / "net.pte").read_bytes() == c.buffer
     record = tmp_path / "net.record"
     assert sorted(p.name for p in record.iterdir()) == [
+        "commands.json",
         "io.json",
         "output_tag0_TOSA-1.0+INT+int16+int4+u55.tosa",
         "report.json",
