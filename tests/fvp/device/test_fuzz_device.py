@@ -1,0 +1,36 @@
+"""A minute of fuzzing of the device runtime. For more: benchmarks/fuzz_device.py --seconds 1800."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fuzzing import fuzz, one_operator_programs, programs, write_seeds
+from pte_samples import SAMPLES
+
+from arm_lower.pte.emit import emit
+
+SECONDS = 60
+
+
+@pytest.mark.fuzz
+def test_no_bytes_lead_to_a_fault(tmp_path: Path) -> None:
+    seeds = tmp_path / "seeds"
+    write_seeds(seeds, {**one_operator_programs(1), **programs()})
+    (report,) = fuzz([seeds], SECONDS)
+    if report.finding:
+        kept = tmp_path / "crash.pte"
+        kept.write_bytes(report.crash)
+        pytest.fail(f"{kept}:\n{report.finding}")
+    assert report.executions > 20_000, report.text
+    assert report.slow == 0, report.text
+
+
+def test_the_fuzzer_finds_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that only a mutated input reaches: an output of int64 numbers."""
+    monkeypatch.setenv("AL_FUZZ_FAULT", "1")
+    write_seeds(tmp_path / "seeds", {"branches": emit(SAMPLES["branches"]().program)})
+    (report,) = fuzz([tmp_path / "seeds"], 60)
+    assert "AddressSanitizer: heap-buffer-overflow" in report.finding, report
+    assert "fuzz_target.c" in report.finding
+    assert report.crash[4:8] == b"ET12"
