@@ -1,7 +1,8 @@
 /* The loops of simd.h in MVE (Helium) of Armv8.1-M, four float32 lanes at a time.
  *
  * MVE counts subnormal numbers as 0. quantize and dequantize leave the scales where that shows to plain code; float
- * results below 1.2e-38 are 0, and operands below it count as 0. */
+ * results below 1.2e-38 are 0, and operands below it count as 0. The conditions LT and LE of VCMP hold for NaN: here
+ * are GT and GE. */
 #include "simd.h"
 
 #if AL_MVE
@@ -111,8 +112,8 @@ bool al_copy_plane(void *to, const int32_t *to_step, const void *from, const int
 
 /* ------------------------------------------------------------ sums of products */
 
-/* Sums have this many elements between the points where rounding errors are collected. */
-#define BLOCK 128u
+/* A lane adds up this many products between the points where rounding errors are collected. */
+#define BLOCK 32u
 
 INLINE float32x4_t load(const float *x, mve_pred16_t p) { return vldrwq_z_f32(x, p); }
 
@@ -124,7 +125,7 @@ float al_dot_run(const float *x, int32_t x_step, const float *y, int32_t y_step,
   al_sum total = {0};
   uint32_t quads = n / 4;
   while (quads > 0) {
-    uint32_t block = quads < BLOCK / 4 ? quads : BLOCK / 4;
+    uint32_t block = quads < BLOCK ? quads : BLOCK;
     quads -= block;
     float32x4_t sum = vdupq_n_f32(0);
     if (x_step == 1 && y_step == 1) {
@@ -159,7 +160,7 @@ INLINE void add(sums *sum, float32x4_t x) {
 
 INLINE float32x4_t value_of(const sums *sum) {
   float32x4_t value = vaddq_f32(sum->high, sum->low);
-  return vpselq_f32(value, sum->high, vcmpleq_n_f32(vabsq_f32(value), FLT_MAX));
+  return vpselq_f32(value, sum->high, vcmpgeq_f32(vdupq_n_f32(FLT_MAX), vabsq_f32(value)));
 }
 
 /* Eight columns at once; the last eight overlap those before them. Fewer than eight in fours. */
@@ -209,7 +210,7 @@ INLINE float32x4_t exp_of(float32x4_t x) {
   p = vfmasq_n_f32(p, r, 0x1.fffffcp-2f);
   p = vaddq_n_f32(vfmaq_f32(r, p, vmulq_f32(r, r)), 1);
   int32x4_t bits = vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32(vcvtq_s32_f32(n), 23));
-  return vdupq_m_n_f32(vreinterpretq_f32_s32(bits), 0, vcmpltq_n_f32(x, -87.33f));
+  return vdupq_m_n_f32(vreinterpretq_f32_s32(bits), 0, vcmpgtq_f32(vdupq_n_f32(-87.33f), x));
 }
 
 /* The division by the total t: x * (1 / t), and its error once corrected. */
