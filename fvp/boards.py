@@ -31,6 +31,8 @@ USES = ("code", "data", "sram", "dram", "flash")
 BLOCKS = ("model", "arena", "scratch", "fast_scratch", "temp", "values", "io")
 """Parts of an application whose size is known before it is linked."""
 ALIGNMENT = 16
+SLOWEST_COUNTER = 31_250_000
+"""Ticks per second that tell one instruction from the next under ``-icount shift=5``."""
 
 # Vela's memory modes: what holds the constants, the activations, and the NPU's own SRAM. The first part of the mode's
 # name decides, as in Vela's shipped .ini.
@@ -470,7 +472,7 @@ def _uart(r: _Reader) -> Uart:
 
 def _counter(r: _Reader) -> Counter:
     r.only("base", "clock")
-    return Counter(r.number("base"), r.number("clock", 1))
+    return Counter(r.number("base"), r.number("clock", SLOWEST_COUNTER))
 
 
 def _fvp(r: _Reader) -> Fvp:

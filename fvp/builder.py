@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _FLAGS = ("-mthumb", "-std=c11", "-Os", "-ffunction-sections", "-fdata-sections"
           "-Wall", "-Wextra")  # fmt: skip
 _LINK_FLAGS = ("-nostartfiles", "--specs=nano.specs",
                "-Wl,--gc-sections,--strip-debug,--no-warn-rwx-segments")  # fmt: skip
+_KEPT_SECONDS = 7 * 24 * 3600
 _MODEL = """\
 .section .al.model, "a"
 .balign 16
@@ -181,12 +183,26 @@ def build(
     job = _Job(target, toolchain, needs, used, placement, _aligned(stack), blocks, arenas, embed)
     folder = cache_folder() / "app" / job.digest(data)
     info = folder / "app.json"
-    if not info.is_file():
+    if info.is_file():
+        os.utime(folder)
+    else:
+        _drop_old(folder.parent)
         job.link(folder, data)
     found = json.loads(info.read_text(encoding="utf-8"))
     measured = Sizes(found["text"], found["data"], found["bss"], _aligned(stack), blocks, arenas)
     loaded = None if embed else (data, int(found["model"]))
     return Firmware(folder / "app.elf", target, needs, measured, placement, _header(target, needs, measured), loaded)
+
+
+def _drop_old(folder: Path) -> None:
+    """Applications hold whole models: those that nobody has asked for in a week make room."""
+    for application in folder.iterdir() if folder.is_dir() else ():
+        try:
+            old = application.stat().st_mtime < time.time() - _KEPT_SECONDS
+        except FileNotFoundError:  # another process was faster
+            continue
+        if old:
+            shutil.rmtree(application, ignore_errors=True)
 
 
 def save(firmware: Firmware, path: str | Path) -> Path:

@@ -64,7 +64,8 @@ class OpCount:
         index: Number of the instruction.
         name: Kernel, or ``EthosUBackend`` for a delegate.
         calls: How often.
-        instructions: Of the core; exact in QEMU, 0 on an FVP. Those of a delegate are the driver's and the copies'.
+        instructions: Of the core; exact in QEMU, 0 on an FVP and without profile. Those of a delegate are the
+            driver's and the copies'.
         cycles: Of the core, on an FVP; 0 in QEMU.
         npu_cycles: Of the NPU, on an FVP.
     """
@@ -94,7 +95,7 @@ class RunResult:
         samples: Outputs of each execution, with logical dimensions, contiguous.
         uart_log: The console.
         ops: Counts of each instruction of the method, over all executions.
-        instructions: Of the core, for each execution; exact in QEMU, 0 on an FVP.
+        instructions: Of the core, for each execution; exact in QEMU, 0 on an FVP and without profile.
         cycles: Of the core, for each execution; 0 in QEMU.
         npu: Who executed the delegates: ``registers`` (a real NPU), ``host`` (the NPU model), or "" without delegates.
         npu_id: The NPU's ID register.
@@ -189,7 +190,8 @@ def run_samples(
         _judge(process)
         outputs = _outputs(folder / "out", process, len(samples), len(chosen.outputs))
         counts = functions.counts(folder / "functions.txt") if profile == "functions" else {}
-    return _result(process, outputs, counts, source if isinstance(source, Firmware) else app.firmware)
+    counted = platform == "qemu" and profile != "none"  # elsewhere the board's counter is a clock like any other
+    return _result(process, outputs, counts, app.firmware, counted)
 
 
 def _check(what: str, value: str, allowed: Sequence[str]) -> None:
@@ -374,12 +376,18 @@ def _outputs(path: Path, p: _Process, samples: int, each: int) -> tuple[list[Arr
 
 
 def _result(
-    p: _Process, samples: tuple[list[Array], ...], counts: Mapping[str, int], firmware: Firmware | None
+    p: _Process,
+    samples: tuple[list[Array], ...],
+    counts: Mapping[str, int],
+    firmware: Firmware | None,
+    counted: bool,
 ) -> RunResult:
     lines = [line.split(" ", 2) for line in p.uart.splitlines() if line.startswith("al ")]
     rows: dict[str, list[dict[str, str]]] = {}
     for _, kind, *rest in lines:
         rows.setdefault(kind, []).append(dict(re.findall(r"(\w+)=(\S*)", rest[0] if rest else "")))
+    for row in (*rows.get("op", []), *rows.get("run", [])):
+        row["instructions"] = row["instructions"] if counted else "0"
     ops = tuple(
         OpCount(int(r["index"]), r["name"], *(int(r[k]) for k in ("calls", "instructions", "cycles", "npu_cycles")))
         for r in rows.get("op", [])

@@ -2,6 +2,7 @@
  *
  * Under `qemu -icount shift=5` the virtual time moves 32 ns for each instruction, and the system counter of SSE-300
  * (32 MHz, 64 bits) shows it: instruction n is at tick floor(1.024 n), from which n follows exactly.
+ * So it does for any counter that is at least as fast as 31.25 MHz.
  */
 #include "port.h"
 
@@ -26,7 +27,8 @@ uint64_t al_instructions(void) {
     high = REGISTER(AL_COUNTER_BASE + 0x0c);
     low = REGISTER(AL_COUNTER_BASE + 0x08);
   } while (high != REGISTER(AL_COUNTER_BASE + 0x0c));
-  return ((uint64_t)high << 32 | low) * 125 / 128 + 1; /* ticks / 1.024, rounded up */
+  /* ticks * (10^9 / 32) / clock, rounded up */
+  return ((uint64_t)high << 32 | low) * 31250 / (AL_COUNTER_CLOCK / 1000) + 1;
 #else
   return 0;
 #endif

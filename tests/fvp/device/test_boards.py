@@ -171,6 +171,8 @@ WRONG = [
     ("[uart]", '[npu]\nbase = 1\nirq = 9\nfamilies = ["u99"]\n[uart]',
      "board file mine.toml: npu.families is ['u99']; allowed: a list of u55, u65, u85"),
     ("[uart]", "[qemu]\nmachine = 5\n[uart]", "board file mine.toml: qemu.machine is 5; allowed: text"),
+    ("[uart]", "[counter]\nbase = 1\nclock = 1000000\n[uart]",
+     "board file mine.toml: counter.clock is 1000000; allowed: a whole number, 31250000 to 0xffffffff"),
     ("[uart]", "[turbo]\n[uart]", "board file mine.toml: unknown key turbo"),
     ('name = "mine"', 'name = "mine"\nextends = "corstone-3"',
      "board file mine.toml: extends is 'corstone-3'; did you mean 'corstone-320'?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -123,6 +124,15 @@ def test_a_second_build_compiles_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert build(one_kernel(count=12)) == first and ran == []
     assert build(one_kernel(count=13)).elf != first.elf
     assert [c[-3] for c in ran if "-c" in c] == ["app.c", "model.S"]  # the library is there
+
+
+def test_old_applications_make_room() -> None:
+    old, used = build(one_kernel(count=21)), build(one_kernel(count=22))
+    for firmware in (old, used):
+        os.utime(firmware.elf.parent, (0, 0))
+    assert build(one_kernel(count=22)) == used  # asked for: it is new again
+    builder._drop_old(old.elf.parents[1])
+    assert used.elf.is_file() and not old.elf.exists()
 
 
 @pytest.mark.parametrize("cpu", ["cortex-m55", "cortex-m33"])
