@@ -77,8 +77,16 @@ def functional(name: str, args: Sequence[Any]) -> list[Tensor]:
     return [r.contiguous() for r in (result if isinstance(result, (tuple, list)) else (result,))]
 
 
+def dense(value: Any) -> Any:
+    """Tensors without gaps in memory, as a program has them."""
+    if isinstance(value, list):
+        return [dense(v) for v in value]
+    return layout(value, *value.dim_order()) if isinstance(value, Tensor) and value.dim() else value
+
+
 def case(name: str, *args: Any) -> OneOp:
     """A call with torch's result, into contiguous memory."""
+    args = tuple(dense(a) for a in args)
     wanted = functional(name, args)
     is_list = name in LISTS
     return OneOp(f"aten::{name}", args, tuple(wanted), is_list, tuple(wanted), ulps=0)
