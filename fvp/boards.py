@@ -27,6 +27,7 @@ CPUS = ("cortex-m33", "cortex-m55", "cortex-m85")
 KINDS = ("tcm", "sram", "dram", "flash")
 UARTS = ("cmsdk", "pl011", "semihosting")
 FAMILIES = ("u55", "u65", "u85")
+WAITS = ("poll", "interrupt")
 USES = ("code", "data", "sram", "dram", "flash")
 BLOCKS = ("model", "arena", "scratch", "fast_scratch", "temp", "values", "io")
 """Parts of an application whose size is known before it is linked."""
@@ -71,11 +72,13 @@ class Npu:
         base: Address of the first one.
         irq: Number of its interrupt.
         families: Which NPUs the board has or can have.
+        wait: How the runner waits for it: ``poll``, which has a limit, or ``interrupt``, in which the core sleeps.
     """
 
     base: int
     irq: int
     families: tuple[str, ...]
+    wait: str = "poll"
 
 
 @dataclass(frozen=True)
@@ -455,13 +458,14 @@ def _memories(r: _Reader) -> dict[str, Memory]:
 
 
 def _npu(r: _Reader) -> Npu:
-    r.only("base", "irq", "families")
+    r.only("base", "irq", "families", "wait")
     families = r.get(
         "families",
         lambda v: isinstance(v, list) and bool(v) and all(f in FAMILIES for f in v),
         f"a list of {', '.join(FAMILIES)}",
     )
-    return Npu(r.number("base"), r.number("irq", 0, 479), tuple(families))
+    wait = r.one_of("wait", WAITS) if "wait" in r.entries else "poll"
+    return Npu(r.number("base"), r.number("irq", 0, 479), tuple(families), wait)
 
 
 def _uart(r: _Reader) -> Uart:

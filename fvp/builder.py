@@ -254,6 +254,7 @@ def compile_flags(board: Board) -> list[str]:
         defines += [f"-DAL_COUNTER_BASE={board.counter.base:#x}", f"-DAL_COUNTER_CLOCK={board.counter.clock}"]
     if board.npu:
         defines += [f"-DAL_NPU_BASE={board.npu.base:#x}", f"-DAL_NPU_IRQ={board.npu.irq}"]
+        defines += ["-DAL_NPU_INTERRUPT"] if board.npu.wait == "interrupt" else []
     includes = [f"-I{FIRMWARE / folder}" for folder in INCLUDES]
     return [*_CPU_FLAGS[board.cpu], *_FLAGS, *defines, *includes]
 

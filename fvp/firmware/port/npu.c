@@ -9,8 +9,23 @@ static al_ethosu ethosu;
 
 al_backend al_npu_backends[1];
 
+#ifdef AL_NPU_INTERRUPT
+#define NVIC_ISER ((volatile uint32_t *)0xe000e100)
+
+void al_npu_interrupt(void); /* in the vector table */
+void al_npu_interrupt(void) { al_ethosu_interrupt(&driver); }
+
+static void enable_interrupt(void) {
+  driver.sleep = al_ethosu_wfe;
+  NVIC_ISER[AL_NPU_IRQ / 32] = 1u << AL_NPU_IRQ % 32;
+}
+#else
+static void enable_interrupt(void) {} /* the driver polls */
+#endif
+
 void al_npu_setup(const char *requests, const char *replies) {
   uint32_t id = al_ethosu_probe(&driver);
+  if (id) enable_interrupt();
   cosim.request = requests;
   cosim.reply = replies;
   al_npu_backends[0] = al_ethosu_backend(&ethosu, al_ethosu_choose(&driver, &cosim));

@@ -170,6 +170,8 @@ WRONG = [
      "board file mine.toml: npu.irq is 900; allowed: a whole number, 0 to 0x1df"),
     ("[uart]", '[npu]\nbase = 1\nirq = 9\nfamilies = ["u99"]\n[uart]',
      "board file mine.toml: npu.families is ['u99']; allowed: a list of u55, u65, u85"),
+    ("[uart]", '[npu]\nbase = 1\nirq = 9\nfamilies = ["u55"]\nwait = "hope"\n[uart]',
+     "board file mine.toml: npu.wait is 'hope'; allowed: poll, interrupt"),
     ("[uart]", "[qemu]\nmachine = 5\n[uart]", "board file mine.toml: qemu.machine is 5; allowed: text"),
     ("[uart]", "[counter]\nbase = 1\nclock = 1000000\n[uart]",
      "board file mine.toml: counter.clock is 1000000; allowed: a whole number, 31250000 to 0xffffffff"),

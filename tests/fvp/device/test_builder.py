@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,18 @@ def test_a_program_with_delegates_has_the_driver() -> None:
     assert {"al_ethosu_parse", "al_npu_setup", "al_reset"} <= names
     model = Elf(firmware.elf).section(".al.model")
     assert model is not None and model.data == compiled().buffer and model.address % 16 == 0
+
+
+def test_the_interrupt_of_the_npu_is_in_the_vector_table(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text('extends = "corstone-300"\nname = "own"\n[npu]\nwait = "interrupt"\n')
+    for board, own in (("corstone-300", False), (tmp_path / "own.toml", True)):
+        elf = Elf(build(compiled().buffer, board).elf)
+        vectors = elf.section(".vectors")
+        assert vectors is not None
+        table = struct.unpack(f"<{16 + 57}I", vectors.data[: 4 * (16 + 57)])
+        fault, handler = table[3], table[16 + 56]
+        assert (handler != fault) is own
+        assert not own or {f.address: f.name for f in elf.functions()}[handler & ~1] == "al_npu_interrupt"
 
 
 def test_sizes_and_header(tmp_path: Path) -> None:
