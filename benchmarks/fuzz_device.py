@@ -14,8 +14,9 @@ import argparse
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path[1:1] = [str(TESTS), str(TESTS / "fvp" / "device")]
+ROOT = Path(__file__).resolve().parent.parent
+# The root first: tests has a folder of the name fvp, too.
+sys.path[1:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "fvp" / "device")]
 
 import torch  # noqa: E402
 from fuzzing import Report, fuzz, libfuzzer, one_operator_programs, programs, write_seeds  # noqa: E402
