@@ -37,7 +37,8 @@ NpuRunner = Callable[[bytes, Mapping[int, Array]], None]
 """``npu(commands, regions)`` executes a driver payload on the memory (uint8) of NPU regions, in place."""
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
+SANITIZERS = ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all",
+              "-fno-omit-frame-pointer", "-g")
 TEMP_BYTES = 16 << 20
 """Temporary memory for kernels."""
 

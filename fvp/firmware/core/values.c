@@ -79,7 +79,7 @@ double al_scalar_arg(al_call *call, uint32_t i) {
   return (double)al_int_scalar_arg(call, i);
 }
 
-static int64_t truncated(double x) {
+int64_t al_truncate(double x) {
   if (x >= 0x1p63) return INT64_MAX;
   if (x > -0x1p63) return (int64_t)x;
   return x == x ? INT64_MIN : 0;
@@ -90,7 +90,7 @@ int64_t al_int_scalar_arg(al_call *call, uint32_t i) {
   if (!v) return 0;
   if (v->type == AL_INT) return v->i;
   if (v->type == AL_BOOLEAN) return v->b;
-  if (v->type == AL_DOUBLE) return truncated(v->d);
+  if (v->type == AL_DOUBLE) return al_truncate(v->d);
   al_fail(call, AL_ARGUMENTS, (int32_t)i);
   return 0;
 }
@@ -287,7 +287,7 @@ int64_t al_load_int(const void *data, uint32_t index, uint8_t dtype) {
     case AL_I16: return ((const int16_t *)data)[index];
     case AL_I32: return ((const int32_t *)data)[index];
     case AL_I64: return ((const int64_t *)data)[index];
-    case AL_F32: return truncated((double)((const float *)data)[index]);
+    case AL_F32: return al_truncate((double)((const float *)data)[index]);
     default: return 0;
   }
 }
@@ -311,5 +311,5 @@ void al_store_int(void *data, uint32_t index, uint8_t dtype, int64_t value) {
 
 void al_store_float(void *data, uint32_t index, uint8_t dtype, float value) {
   if (dtype == AL_F32) ((float *)data)[index] = value;
-  else al_store_int(data, index, dtype, dtype == AL_BOOL ? value != 0 : truncated((double)value));
+  else al_store_int(data, index, dtype, dtype == AL_BOOL ? value != 0 : al_truncate((double)value));
 }

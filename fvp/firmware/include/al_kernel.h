@@ -91,5 +91,7 @@ void al_store_int(void *data, uint32_t index, uint8_t dtype, int64_t value);
 void al_store_float(void *data, uint32_t index, uint8_t dtype, float value);
 /* dtypes that kernels compute with: u8 i8 i16 i32 i64 f32 bool. f64, f16, bf16, c64 can only be copied. */
 bool al_computes(uint8_t dtype);
+/* Truncated towards zero; the ends of int64 for what is beyond them, 0 for NaN. (A cast of these is undefined.) */
+int64_t al_truncate(double x);
 
 #endif

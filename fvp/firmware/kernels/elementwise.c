@@ -82,7 +82,8 @@ void al_take(al_elementwise *e, uint32_t i, al_role role) {
 }
 
 void al_take_number(al_elementwise *e, double value) {
-  e->operands[e->count++] = (al_operand){.d = value, .i = (int64_t)value, .dtype = AL_F32, .role = AL_PARAMETER};
+  e->operands[e->count++] = (al_operand){.d = value, .i = al_truncate(value), .dtype = AL_F32,
+                                             .role = AL_PARAMETER};
 }
 
 /* ------------------------------------------------------------ data types */
