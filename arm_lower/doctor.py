@@ -110,7 +110,7 @@ def _interop() -> Iterator[Finding]:
     found = ""
     if python.is_file():
         code = "import importlib.metadata as m; print(m.version('executorch'))"
-        found = _output([str(python), "-c", code])
+        found = output_of([str(python), "-c", code])
     else:
         try:
             found = metadata.version("executorch")
@@ -119,7 +119,8 @@ def _interop() -> Iterator[Finding]:
     yield Finding("executorch (tests only)", found, "", hint, needed=False)
 
 
-def _output(command: list[str]) -> str:
+def output_of(command: list[str]) -> str:
+    """What a program prints on standard output; ``""`` if it is missing, fails, or takes half a minute."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from arm_lower.doctor import Finding
+from arm_lower.doctor import Finding, output_of
 from fvp import corstone, qemu
 from fvp.boards import board_names, load_board
 from fvp.builder import COMPILER
@@ -25,7 +24,7 @@ def _compiler() -> Iterator[Finding]:
     path = shutil.which(COMPILER)
     yield Finding("Arm GCC", _version(path) if path else "", "", _PACKAGES, needed=False)
     if path:
-        specs = _output([path, "-print-file-name=nano.specs"])
+        specs = output_of([path, "-print-file-name=nano.specs"])
         found = "newlib-nano" if Path(specs).is_absolute() else ""
         yield Finding("Arm C library", found, "", _PACKAGES, needed=False)
 
@@ -35,7 +34,7 @@ def _qemu() -> Finding:
     machines = {b.qemu.machine for b in map(load_board, board_names()) if b.qemu}
     problem = ""
     if path:
-        known = _output([path, "-M", "help"])
+        known = output_of([path, "-M", "help"])
         missing = sorted(m for m in machines if m not in known)
         problem = f"it has no machine {', '.join(missing)}" if missing else ""
     return Finding("QEMU", _version(path) if path else "", problem, qemu.INSTALL, needed=False)
@@ -53,13 +52,5 @@ def _fvps() -> Iterator[Finding]:
 
 def _version(path: str) -> str:
     """The version that a program prints, or its path."""
-    found = re.search(r"\d+\.\d+(\.\d+)?", _output([path, "--version"]))
+    found = re.search(r"\d+\.\d+(\.\d+)?", output_of([path, "--version"]))
     return found[0] if found else path
-
-
-def _output(command: list[str]) -> str:
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return result.stdout.strip() if result.returncode == 0 else ""

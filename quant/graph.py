@@ -10,23 +10,12 @@ from torch import fx
 
 from arm_lower.errors import QuantizationError
 from quant.bias import TRANSPOSED, bias_scale
-from quant.nodes import argument, constant, is_constant
+from quant.nodes import WEIGHTED, argument, constant, is_constant
 
 aten = torch.ops.aten
 
 
 DROPOUTS = frozenset({aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default})
-
-_CONVOLUTIONS = frozenset(
-    {
-        aten.conv1d.default,
-        aten.conv1d.padding,
-        aten.conv2d.default,
-        aten.conv2d.padding,
-        aten.conv3d.default,
-        aten.conv3d.padding,
-    }
-)
 
 _MOVERS = (
     "view",
@@ -215,7 +204,7 @@ def foldable_layer(layer: object) -> TypeGuard[fx.Node]:
         return False
     if layer.target is aten.linear.default:
         return bool(layer.meta["val"].dim() == 2)
-    return layer.target in _CONVOLUTIONS or layer.target in TRANSPOSED
+    return layer.target in WEIGHTED
 
 
 def folded_parameters(
@@ -341,7 +330,7 @@ def quantize_biases(gm: fx.GraphModule) -> None:
     leaves behind when it folds a batch norm into a layer that had no bias."""
     qdq = torch.ops.quantized_decomposed
     for node in list(gm.graph.nodes):
-        if node.target not in (*_CONVOLUTIONS, *TRANSPOSED, aten.linear.default):
+        if node.target not in WEIGHTED:
             continue
         source, weight, bias = (argument(node, i) for i in range(3))
         value = constant(gm, bias)
