@@ -188,7 +188,8 @@ def _digest(*parts: str | bytes) -> str:
 class _Tensor(c.Structure):
     _fields_ = [("data", c.c_void_p), ("sizes", c.POINTER(c.c_int32)), ("bounds", c.POINTER(c.c_int32)),
                 ("dim_order", c.POINTER(c.c_uint8)), ("capacity", c.c_uint32), ("dtype", c.c_uint8),
-                ("rank", c.c_uint8), ("dynamic", c.c_bool), ("constant", c.c_bool)]
+                ("rank", c.c_uint8), ("dynamic", c.c_bool), ("constant", c.c_uint8, 1), ("view", c.c_uint8, 1),
+                ("lent", c.c_uint8, 1)]
 
 
 class _List(c.Structure):

@@ -14,6 +14,7 @@ struct al_method {
   uint32_t value_count;
   const al_kernel **kernels; /* one for each operator of the plan */
   delegate *delegates;
+  uint8_t *arenas[AL_MAX_ARENAS];
   al_block scratch, fast_scratch, temp;
   al_observer observer;
 };
@@ -127,14 +128,23 @@ static const al_kernel *find_kernel(const uint8_t *operator, const al_config *co
   return NULL;
 }
 
-/* Places one tensor. A tensor without bytes needs no memory, but an address that is not NULL. */
-static void init_tensor(const al_program *program, const uint8_t *table, const al_memory *memory, al_tensor *t,
+/* Gives a tensor that is no constant its planned memory. Without bytes it needs none, but an address. */
+static void place_tensor(const al_method *m, const uint8_t *table, al_tensor *t) {
+  const uint8_t *place = fb_ref(table, TENSOR_ALLOCATION);
+  uint8_t *arena = place ? m->arenas[fb_u32(place, ALLOCATION_ID) - 1] : NULL;
+  t->data = arena ? arena + fb_u32(place, ALLOCATION_LOW) : NULL;
+  t->capacity = al_table_nbytes(table);
+  if (!t->capacity && !t->data) t->data = t;
+  t->constant = t->view = t->lent = false;
+}
+
+static void init_tensor(const al_program *program, const uint8_t *table, const al_method *m, al_tensor *t,
                         int32_t **dims) {
-  const uint8_t *sizes = fb_ref(table, TENSOR_SIZES), *place = fb_ref(table, TENSOR_ALLOCATION);
-  uint32_t rank = fb_count(sizes), index = fb_u32(table, TENSOR_DATA), bytes = al_table_nbytes(table);
+  const uint8_t *sizes = fb_ref(table, TENSOR_SIZES);
+  uint32_t rank = fb_count(sizes), index = fb_u32(table, TENSOR_DATA);
   const void *in_file = fb_items(sizes);
   *t = (al_tensor){.bounds = in_file, .dim_order = fb_items(fb_ref(table, TENSOR_DIM_ORDER)),
-                   .capacity = bytes, .dtype = (uint8_t)fb_u8(table, TENSOR_DTYPE), .rank = (uint8_t)rank,
+                   .dtype = (uint8_t)fb_u8(table, TENSOR_DTYPE), .rank = (uint8_t)rank,
                    .dynamic = fb_u8(table, TENSOR_DYNAMISM) != 0};
   union { const int32_t *from; int32_t *to; } read_only = {.from = t->bounds}; /* sizes of static tensors */
   t->sizes = read_only.to;
@@ -143,22 +153,18 @@ static void init_tensor(const al_program *program, const uint8_t *table, const a
     memcpy(t->sizes, t->bounds, rank * sizeof(int32_t));
     *dims += rank;
   }
-  const uint8_t *part = al_root(program, PROGRAM_CONSTANTS), *states = al_root(program, PROGRAM_STATES);
+  place_tensor(m, table, t);
+  if (!index) return;
+  bool planned = fb_ref(table, TENSOR_ALLOCATION) != NULL;
+  t->constant = !planned;
+  if (!t->capacity) return;
+  const uint8_t *part = al_root(program, planned ? PROGRAM_STATES : PROGRAM_CONSTANTS);
+  if (planned) part = fb_item(part, 0);
   uint32_t size;
-  if (place) {
-    uint8_t *arena = memory->arenas[fb_u32(place, ALLOCATION_ID) - 1].data;
-    t->data = arena ? arena + fb_u32(place, ALLOCATION_LOW) : NULL;
-    part = fb_count(states) ? fb_item(states, 0) : NULL;
-  }
-  if (index && bytes) {
-    const uint8_t *start = al_segment(program, fb_u32(part, PARTS_SEGMENT), &size);
-    start += fb_long(fb_ref(part, PARTS_OFFSETS), index);
-    union { const uint8_t *from; void *to; } constant = {.from = start};
-    if (place) memcpy(t->data, start, bytes);
-    else t->data = constant.to;
-  }
-  t->constant = index && !place;
-  if (!bytes && !t->data) t->data = t;
+  const uint8_t *start = al_segment(program, fb_u32(part, PARTS_SEGMENT), &size);
+  union { const uint8_t *from; void *to; } initial = {.from = start + fb_long(fb_ref(part, PARTS_OFFSETS), index)};
+  if (planned) memcpy(t->data, initial.from, t->capacity);
+  else t->data = initial.to;
 }
 
 static void init_value(const uint8_t *table, al_value *v) {
@@ -225,7 +231,8 @@ al_status al_method_init(al_method **result, const al_program *program, const ch
   }
   al_error_begin(error, &spare);
   for (uint32_t i = 0; i < AL_MAX_ARENAS; i++) {
-    if (needs.arenas[i]) memset(memory->arenas[i].data, 0, needs.arenas[i]);
+    m->arenas[i] = memory->arenas[i].data;
+    if (needs.arenas[i]) memset(m->arenas[i], 0, needs.arenas[i]);
   }
   for (uint32_t i = 0; i < l.values; i++) {
     table = fb_item(fb_ref(plan, PLAN_VALUES), i);
@@ -233,7 +240,7 @@ al_status al_method_init(al_method **result, const al_program *program, const ch
       init_value(table, &values[i]);
       continue;
     }
-    init_tensor(program, fb_ref(table, UNION_VALUE), memory, tensors, &dims);
+    init_tensor(program, fb_ref(table, UNION_VALUE), m, tensors, &dims);
     values[i].t = tensors++;
     values[i].type = AL_TENSOR;
   }
@@ -266,6 +273,31 @@ static bool is_unplanned(const al_method *m, uint32_t index) {
   return !fb_ref(tensor, TENSOR_ALLOCATION) && !fb_u32(tensor, TENSOR_DATA);
 }
 
+/* Whether a tensor is an input or output as things are. */
+static bool is_outside(const al_method *m, const al_tensor *t) {
+  uint32_t index;
+  const al_value *v;
+  for (uint32_t output = 0; output < 2; output++) {
+    for (uint32_t i = 0; (v = plan_value(m, output, i, &index)) != NULL; i++) {
+      if ((v->type & ~AL_FREED) == AL_TENSOR && v->t == t) return true;
+    }
+  }
+  return false;
+}
+
+/* Back to the file's plan: no view, and no memory of the caller but that of inputs and outputs, may live on to another
+ * execution. Tensors stand in the order of their values. */
+static void end_views(al_method *m) {
+  al_tensor *t = (al_tensor *)(void *)(m->values + m->value_count);
+  const uint8_t *values = fb_ref(m->plan, PLAN_VALUES);
+  for (uint32_t i = 0; i < m->value_count; i++) {
+    const uint8_t *value = fb_item(values, i);
+    if (fb_u8(value, UNION_TYPE) != AL_TENSOR) continue;
+    if (t->view || (t->lent && !is_outside(m, t))) place_tensor(m, fb_ref(value, UNION_VALUE), t);
+    t++;
+  }
+}
+
 static bool equal_scalar(const al_value *v, al_dtype dtype, uint32_t rank, const void *data, size_t bytes) {
   switch (v->type) {
     case AL_NULL: return data == NULL;
@@ -294,6 +326,7 @@ al_status al_set_input(al_method *method, uint32_t number, al_dtype dtype, uint3
     return error->status;
   }
   al_tensor *t = v->t;
+  if (t->view) end_views(method);
   if (dtype != t->dtype) return error->status = AL_INPUT_TYPE;
   if (rank != t->rank) return error->status = AL_INPUT_SHAPE;
   uint32_t wanted = al_dtype_size(dtype);
@@ -312,7 +345,7 @@ al_status al_set_input(al_method *method, uint32_t number, al_dtype dtype, uint3
     union { const void *from; void *to; } borrowed = {.from = data};
     t->data = borrowed.to;
     t->capacity = wanted;
-    t->constant = true; /* the caller's, not to be written */
+    t->constant = t->lent = true;
   } else if (wanted) {
     memcpy(t->data, data, bytes);
   }
@@ -335,7 +368,8 @@ al_status al_bind(al_method *method, bool output, uint32_t number, void *data, s
   if (wanted > bytes) return al_error_set(error, AL_ARENA_TOO_SMALL, name, (int32_t)number, wanted, (uint32_t)bytes);
   t->data = wanted ? data : t;
   t->capacity = wanted;
-  t->constant = false;
+  t->constant = t->view = false;
+  t->lent = true;
   return error->status = AL_OK;
 }
 
@@ -420,6 +454,7 @@ static al_status run(al_method *m, al_error *error) {
 
 al_status al_execute(al_method *method, al_error *error) {
   al_error spare;
+  end_views(method);
   al_status status = run(method, al_error_begin(error, &spare));
   for (uint32_t i = 0; i < method->value_count; i++) method->values[i].type &= (uint8_t)~AL_FREED;
   return status;

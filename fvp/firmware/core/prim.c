@@ -178,6 +178,7 @@ AL_KERNEL(executorch_prim_et_view_default, "executorch_prim::et_view.default") {
   AL_RETURN_IF_FAILED(call);
   if (v->type != AL_TENSOR) return al_fail(call, AL_ARGUMENTS, 2);
   al_tensor *out = v->t;
+  if (out->constant && !out->view) return al_fail(call, AL_CONSTANT, 2);
   if (rank != out->rank) return al_fail(call, AL_SHAPE, 1);
   uint64_t known = 1;
   uint32_t numel = al_numel(x);
@@ -203,9 +204,13 @@ AL_KERNEL(executorch_prim_et_view_default, "executorch_prim::et_view.default") {
   al_status status = al_resize(call, out, rank, sizes);
   if (!status && !(al_is_contiguous(x) && al_is_contiguous(out)) && !al_same_layout(x, out))
     status = al_fail(call, AL_SHAPE, 0); /* the elements would come in another order */
-  if (status) *out = before;
-  else out->constant = x->constant;
-  return status;
+  if (status) {
+    *out = before;
+    return status;
+  }
+  out->constant = x->constant;
+  out->view = true;
+  return AL_OK;
 }
 
 /* [target, source, index]: source becomes slice `index` of target; a dynamic target then ends there. */

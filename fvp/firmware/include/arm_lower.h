@@ -117,7 +117,9 @@ typedef struct al_tensor {
   uint8_t dtype;             /* al_dtype */
   uint8_t rank;
   bool dynamic;
-  bool constant;             /* data is in the file */
+  bool constant : 1;         /* data is in the file, or an input that the caller lends: not to be written */
+  bool view : 1;             /* data is another tensor's, until the next execution */
+  bool lent : 1;             /* data is the caller's: al_bind, al_set_input */
 } al_tensor;
 
 /* KernelTypes of the schema */

@@ -290,6 +290,7 @@ AL_KERNEL(aten_tril_out, "aten::tril.out") {
   AL_RETURN_IF_FAILED(call);
   if (self->rank < 2) return al_fail(call, AL_SHAPE, 0);
   AL_TRY(al_start_from(call, self, out));
+  if (al_numel(out) == 0) return AL_OK;
   uint32_t row = self->rank - 2u, column = self->rank - 1u;
   static const uint64_t zero = 0;
   al_view zeros = {.data = (uint8_t *)(uintptr_t)&zero, .rank = out->rank}; /* every stride 0, only read */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -183,6 +184,62 @@ def test_an_input_that_is_not_planned_is_not_copied_and_not_written() -> None:
     np.testing.assert_array_equal(given, X)
     assert api.bind(False, 0, given.ctypes.data, given.nbytes) == 0 and api.execute() == 0
     assert not given.any()
+
+
+def test_views_end_with_the_execution() -> None:
+    """Memory that a caller lent, and may have freed since, is not read again through a view of it."""
+    b = ProgramBuilder()
+    m = b.method("forward")
+    x = m.add_tensor(F32, (2, 3), AtRuntime())
+    view, before = m.add_tensor(F32, (6,), Planned(0)), m.add_tensor(F32, (6,), Planned(32))
+    m.add_input(x)
+    m.kernel("aten::clone", "out", view, m.add_null(), before, before)
+    m.kernel("executorch_prim::et_view", "default", x, m.add_int_list([6]), view)
+    for output in (before, view):
+        m.add_output(output)
+    api = Api(unchecked(b))
+    assert api.init() == 0
+    for k in range(3):
+        given = X + k + 1
+        assert api.set_input(0, given) == 0 and api.execute() == 0, api.text()
+        tensors = [api.library.al_output(api.method, i).contents.t.contents for i in range(2)]
+        assert c.string_at(tensors[0].data, 24) == bytes(24)
+        assert c.string_at(tensors[1].data, 24) == given.tobytes() and tensors[1].data == given.ctypes.data
+
+
+def test_lent_memory_does_not_stay_under_another_name() -> None:
+    """The input's tensor is moved away, another one takes its place: the first must not keep the lent memory."""
+    b = ProgramBuilder()
+    m = b.method("forward")
+    x = m.add_tensor(F32, (2, 3), AtRuntime())
+    kept, other, out = (m.add_tensor(F32, (2, 3), Planned(32 * i)) for i in range(3))
+    m.add_input(x)
+    m.kernel("aten::clone", "out", kept, m.add_null(), out, out)
+    m.move(x, kept)
+    m.move(other, x)
+    m.add_output(out)
+    api = Api(unchecked(b))
+    assert api.init() == 0
+    assert api.set_input(0, X.copy()) == 0 and api.execute() == 0
+    assert api.set_input(0, X.copy()) == 0 and api.execute() == 47
+    assert api.text() == "a tensor has no memory: aten::clone.out, instruction 0, argument 0"
+
+
+def test_a_constant_is_no_view() -> None:
+    b = ProgramBuilder()
+    m = b.method("forward")
+    x = m.add_tensor(F32, (6,), Planned(0))
+    m.add_input(x)
+    constant = m.add_constant(F32, (6,), bytes(24))
+    m.kernel("executorch_prim::et_view", "default", x, m.add_int_list([6]), constant)
+    api = Api(unchecked(b))
+    assert api.init() == 0 and api.execute() == 46
+
+
+def unchecked(builder: ProgramBuilder) -> bytes:
+    """The file, though the compiler's checks would refuse what it does."""
+    with mock.patch("arm_lower.pte.check.check_program"), mock.patch("arm_lower.pte.check.check_file"):
+        return emit(builder.build())
 
 
 def test_set_input_without_such_a_number() -> None:
