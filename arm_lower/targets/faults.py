@@ -438,6 +438,10 @@ def _reshaped_reduction(view: View, op: Op) -> Iterator[Edge]:
         maker = view.maker(op.inputs[0])
         if maker is not None and maker.output is not op.inputs[0] and maker.output.shape[-1:] == (1,):
             yield Edge(op.inputs[0], op)
+            return
+        maker = view.maker(op.inputs[0], frozenset({"RESCALE"}))
+        if maker is not None and maker.kind == "REDUCE_SUM" and not _along_channels(maker):
+            yield Edge(op.inputs[0], op)  # Vela turns such a sum into one over channels
 
 
 def _two_activations(view: View, op: Op) -> Iterator[Edge]:
@@ -475,7 +479,9 @@ def _cascaded_slice(view: View, op: Op) -> Iterator[Edge]:
         if maker is None or maker.kind != "SLICE" or not any(maker.integers("start")[:-2]):
             continue
         source = view.maker(maker.inputs[0])
-        if source is not None and source.kind in _ELEMENTWISE | {"RESCALE"} and not _joins_maker(view, source):
+        if source is not None and (
+            source.kind in _ELEMENTWISE or (source.kind == "RESCALE" and not _joins_maker(view, source))
+        ):
             yield edge
 
 

@@ -22,6 +22,7 @@ from arm_lower.errors import ArmLowerError
 from arm_lower.pte.read import read
 from arm_lower.report import Report
 from arm_lower.targets import faults
+from arm_lower.tosa.ir import Graph
 from arm_lower.vela_worker import Job, Raw
 
 CALIBRATION = lowering.samples((1, 3, 16, 16))
@@ -203,3 +204,18 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def _digest(pte: Path) -> str:
     return hashlib.sha256(read(pte.read_bytes()).methods[0].delegates[0].data).hexdigest()
+
+
+def test_a_fault_without_remedy_goes_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def avoid(graph: Graph, accelerator: str) -> list[str]:
+        for op in graph.ops:
+            if op.kind == "REDUCE_MAX":
+                raise faults.Miscompiled(faults.FAULTS[0], op)
+        return []
+
+    monkeypatch.setattr(faults, "avoid", avoid)
+    c = compiled(Sliced)
+    (op,) = c.report.cpu_ops
+    assert (op.op, op.module_path, op.hint) == ("aten.amax.default", "top", "compute it on the CPU")
+    assert op.reason == f"Vela 5.2 would miscompile REDUCE_MAX: {faults.FAULTS[0].name}"
+    assert len(c.report.delegates) == 1

@@ -193,6 +193,12 @@ def one_channel_reduced(safe: bool) -> G:
     return g.out(g.op("REDUCE_MAX", g.op("RESHAPE", x, shape=(1, 1, 3, 5)), axis=3))
 
 
+def summed_then_reduced(safe: bool) -> G:
+    g = G(20)
+    x = g.op("REDUCE_SUM", g.conv(g.input((1, 24, 1, 8)), 12, (1, 1), pad=(0, 0, 0, 0)), axis=2)
+    return g.out(g.op("REDUCE_MAX", g.rescale(x, I8, 2.0**-9), axis=3))
+
+
 OLD = ("u55-128", "u65-512")
 NEW = ("u85-256",)
 MAP = (1, 5, 8, 12)
@@ -232,6 +238,7 @@ RAW = [
     (shared_rescale, OLD + NEW, ()),
     (reshaped_channels, OLD + NEW, ()),
     (one_channel_reduced, OLD + NEW, ()),
+    (summed_then_reduced, NEW, OLD),
 ]  # fmt: skip
 
 
@@ -264,10 +271,10 @@ def test_every_fault_has_a_pattern() -> None:
     assert seen == {f.name for f in FAULTS if f.remedy != "none"}
 
 
-def cascaded_slice() -> G:
+def cascaded_slice(source: str = "RESCALE") -> G:
     g = G(18)
-    x = g.op("SLICE", g.rescale(g.input(MAP), I32, 700.0), start=(0, 1, 0, 0), size=(1, 3, 8, 12))
-    return g.out(g.op("ABS", x))
+    x = g.rescale(g.input(MAP), I32, 700.0) if source == "RESCALE" else g.op("ABS", g.input(MAP, I32))
+    return g.out(g.op("ABS", g.op("SLICE", x, start=(0, 1, 0, 0), size=(1, 3, 8, 12))))
 
 
 def test_a_fault_without_remedy_is_refused() -> None:
@@ -279,6 +286,8 @@ def test_a_fault_without_remedy_is_refused() -> None:
     assert caught.value.message == (
         "Vela 5.2 would miscompile ABS: in a cascade of int32 operators rows in front of a slice are counted wrongly"
     )
+    with pytest.raises(Miscompiled):
+        avoid(cascaded_slice("ABS").graph, "u55-128")
     assert not avoid(cascaded_slice().graph, "u85-256") and not _run(cascaded_slice(), "u85-256")
 
 
