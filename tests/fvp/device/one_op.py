@@ -57,13 +57,16 @@ class OneOp:
     ulps: float = 2.0
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(_describe, self.args))})"
+        return f"{self.name}({', '.join(map(describe, self.args))})"
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """``float32[2, 3]``, with ``order (1, 0)`` behind it if the dimensions lie otherwise in memory."""
     if isinstance(value, Tensor):
         order = "" if value.dim_order() == tuple(range(value.dim())) else f" order {value.dim_order()}"
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{order}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(describe, value))}]"
     return repr(value)
 
 
