@@ -47,8 +47,8 @@ int32_t shim_run(const void *data, uint32_t size, const shim_tensor *tensors, ui
   int32_t args[MAX_TENSORS], sizes[MAX_TENSORS];
   for (uint32_t i = 0; i < count; i++) {
     sizes[i] = tensors[i].size;
-    t[i] = (al_tensor){tensors[i].data, &sizes[i], &sizes[i], order, 0, (uint8_t)tensors[i].dtype, 1, false,
-                       tensors[i].constant != 0};
+    t[i] = (al_tensor){.data = tensors[i].data, .sizes = &sizes[i], .bounds = &sizes[i], .dim_order = order,
+                       .dtype = (uint8_t)tensors[i].dtype, .rank = 1, .constant = tensors[i].constant != 0};
     t[i].capacity = al_nbytes(&t[i]);
     values[i] = (al_value){.t = &t[i], .type = AL_TENSOR};
     args[i] = (int32_t)i;
