@@ -84,6 +84,15 @@ static float sum_of(const float *x, int32_t y_step, int32_t x_step, int32_t heig
   return al_sum_value(&sum);
 }
 
+/* Row by row without compensation, as torch's avg_pool2d sums: the same bits. */
+static float plain_sum_of(const float *x, int32_t y_step, int32_t x_step, int32_t height, int32_t width) {
+  float sum = 0;
+  for (int32_t i = 0; i < height; i++) {
+    for (int32_t j = 0; j < width; j++) sum += x[i * y_step + j * x_step];
+  }
+  return sum;
+}
+
 static int64_t int_sum_of(const int64_t *x, int32_t y_step, int32_t x_step, int32_t height, int32_t width) {
   uint64_t sum = 0;
   for (int32_t i = 0; i < height; i++) {
@@ -121,7 +130,7 @@ AL_KERNEL(aten_avg_pool2d_out, "aten::avg_pool2d.out") {
                        : include_padding ? (int64_t)wy.span * wx.span
                                          : (int64_t)height * width;
           if (x->dtype == AL_F32) {
-            float sum = sum_of((const float *)x->data + start, p.y_step[0], p.x_step[0], height, width);
+            float sum = plain_sum_of((const float *)x->data + start, p.y_step[0], p.x_step[0], height, width);
             ((float *)out->data)[end] = sum / (float)by;
           } else {
             int64_t sum = int_sum_of((const int64_t *)x->data + start, p.y_step[0], p.x_step[0], height, width);
