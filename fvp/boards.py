@@ -29,7 +29,7 @@ UARTS = ("cmsdk", "pl011", "semihosting")
 FAMILIES = ("u55", "u65", "u85")
 WAITS = ("poll", "interrupt")
 USES = ("code", "data", "sram", "dram", "flash")
-BLOCKS = ("model", "arena", "scratch", "fast_scratch", "temp", "values", "io")
+BLOCKS = ("model", "arena", "scratch", "fast_scratch", "values", "io")
 """Parts of an application whose size is known before it is linked."""
 ALIGNMENT = 16
 SLOWEST_COUNTER = 31_250_000
@@ -247,10 +247,10 @@ def place(board: Board, mode: str, sizes: Mapping[str, int], reserved: Mapping[s
 
 
 def _use(block: str, uses: Mapping[str, str]) -> str:
-    """``temp`` and ``io`` are the CPU's like the arena, ``values`` holds pointers and is small."""
+    """``io`` is the CPU's like the arena, ``values`` holds pointers and is small."""
     if block == "values":
         return "data"
-    return uses["arena" if block in ("temp", "io") else block]
+    return uses["arena" if block == "io" else block]
 
 
 def _check_reach(board: Board, block: str, choices: Sequence[str]) -> None:
@@ -268,7 +268,6 @@ _LABELS = {
     "arena": "arena",
     "scratch": "NPU scratch",
     "fast_scratch": "NPU fast scratch",
-    "temp": "kernels' temporary memory",
     "values": "value table",
     "io": "unplanned inputs and outputs",
 }

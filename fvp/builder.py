@@ -160,8 +160,8 @@ def build(
         board: Name, board file, or board.
         memory_mode: Vela memory mode that decides the placement; by default that of the program.
         stack: Bytes of stack.
-        sizes: Block (`fvp.boards.BLOCKS`) -> bytes other than what the program needs, ``temp`` for instance, which
-            the program does not say. A smaller block than needed is an error on the device.
+        sizes: Block (`fvp.boards.BLOCKS`) -> bytes other than what the program needs. A smaller block than needed
+            is an error on the device.
         embed: Whether the file is in the application; else it has to be loaded at the address of its block.
         kernels: Further kernels, for other programs that the same application may get.
 
@@ -175,7 +175,7 @@ def build(
     known = kernel_sources()
     used = needed_kernels([*needs.kernels, *kernels], known)
     toolchain = find_toolchain()
-    blocks = {**needs.blocks(), "temp": _temp(used), **(sizes or {})}
+    blocks = {**needs.blocks(), **(sizes or {})}
     arenas = _arenas(needs, blocks["arena"])
     placement = place(target, needs.memory_mode, blocks)
     data = source if isinstance(source, bytes) else read_file(source)
@@ -225,11 +225,6 @@ def _check_npu(board: Board, needs: Requirements) -> None:
             f"board {board.name} has {has}, the program was compiled for ethos-{needs.family}-{needs.macs}",
             "compile for the board's NPU, or take another board; on QEMU, mps3-an547 runs programs for every NPU",
         )
-
-
-def _temp(kernels: Sequence[KernelSource]) -> int:
-    """Kernels that take temporary memory say how much only when they run."""
-    return 16384 if any("al_temp(" in k.file.read_text(encoding="utf-8") for k in kernels) else 0
 
 
 def _arenas(needs: Requirements, total: int) -> tuple[int, ...]:
@@ -350,7 +345,7 @@ class _Job:
             "  .memory = {",
             f"    .values = {block('values')},",
             f"    .arenas = {{{arenas or '{0, 0}'}}},",
-            f"    .scratch = {block('scratch')}, .fast_scratch = {block('fast_scratch')}, .temp = {block('temp')},",
+            f"    .scratch = {block('scratch')}, .fast_scratch = {block('fast_scratch')},",
             "  },",
             f"  .io = {block('io')},",
             f"  .config = {{.kernels = kernels, .kernel_count = {len(self.kernels)}, "
@@ -464,7 +459,6 @@ def _header(board: Board, needs: Requirements, sizes: Sizes) -> str:
         *((f"ARENA{i}_BYTES", n, f"al_memory.arenas[{i - 1}]") for i, n in enumerate(needs.arenas, 1)),
         ("SCRATCH_BYTES", needs.scratch, "al_memory.scratch, where the NPU can reach it"),
         ("FAST_SCRATCH_BYTES", needs.fast_scratch, "al_memory.fast_scratch, dedicated SRAM of the NPU"),
-        ("TEMP_BYTES", sizes.blocks["temp"], "al_memory.temp"),
         ("IO_BYTES", needs.io, "inputs and outputs without planned memory, for al_bind"),
         ("STACK_BYTES", sizes.stack, "stack of the runner"),
         ("TEXT_BYTES", sizes.text, "code and constants of the runner"),

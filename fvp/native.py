@@ -39,8 +39,6 @@ NpuRunner = Callable[[bytes, Mapping[int, Array]], None]
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 SANITIZERS = ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all",
               "-fno-omit-frame-pointer", "-g")
-TEMP_BYTES = 16 << 20
-"""Temporary memory for kernels."""
 
 _NUMPY: Mapping[int, str] = {0: "u1", 1: "i1", 2: "i2", 3: "i4", 4: "i8", 5: "f2", 6: "f4", 7: "f8", 9: "c8", 11: "?"}
 _NULL, _INT, _BOOL, _DOUBLE, _TENSOR, _STRING = range(1, 7)
@@ -228,7 +226,7 @@ _NPU = c.CFUNCTYPE(c.c_int32, c.c_void_p, c.POINTER(_Job), c.c_void_p, c.c_size_
 
 
 class _Options(c.Structure):
-    _fields_ = [("temp", c.c_uint32), ("fast_scratch", c.c_uint32), ("less_values", c.c_uint32),
+    _fields_ = [("fast_scratch", c.c_uint32), ("less_values", c.c_uint32),
                 ("less_arena", c.c_uint32), ("less_scratch", c.c_uint32), ("most_memory", c.c_uint32),
                 ("delegate_count", c.c_uint32),
                 ("delegate_ids", c.POINTER(c.c_char_p)), ("delegate", _DELEGATE), ("npu", _NPU)]
@@ -279,7 +277,7 @@ class Native:
         backends: Delegate id -> what executes its delegates; the model of the NPU for Ethos-U by default.
         npu: If given, Ethos-U delegates are handled by the backend in C of the device, with this as its NPU.
         sources: Sources of the build; all by default.
-        fast_scratch, temp: Bytes of dedicated SRAM of the NPU, and of temporary memory for kernels.
+        fast_scratch: Bytes of dedicated SRAM of the NPU.
         less: ``values``, ``arena`` or ``scratch`` -> bytes of memory fewer than needed, for tests.
 
     Raises:
@@ -290,11 +288,11 @@ class Native:
 
     def __init__(self, pte: bytes, backends: Mapping[str, DelegateRunner] | None = None, *,
                  npu: NpuRunner | None = None, fast_scratch: int = 0, sources: Sequence[Path] | None = None,
-                 temp: int = TEMP_BYTES, less: Mapping[str, int] | None = None) -> None:
+                 less: Mapping[str, int] | None = None) -> None:
         if backends is None:
             backends = {} if npu else {BACKEND_ID: run_delegate}
         less = less or {}
-        self._settings = _Settings(dict(backends), npu, temp, fast_scratch, *(less.get(k, 0) for k in _LESS))
+        self._settings = _Settings(dict(backends), npu, fast_scratch, *(less.get(k, 0) for k in _LESS))
         self._pte = bytes(pte)
         self._library = _library(build_library(sources))
         self._methods: dict[str | None, _Method] = {}
@@ -339,7 +337,6 @@ _LESS = ("values", "arena", "scratch")
 class _Settings:
     backends: Mapping[str, DelegateRunner]
     npu: NpuRunner | None
-    temp: int
     fast_scratch: int
     less_values: int
     less_arena: int
@@ -361,7 +358,7 @@ class _Method:
         self.failure: BaseException | None = None
         ids = (c.c_char_p * len(self.runners))(*(key.encode() for key in settings.backends))
         self.callbacks = _DELEGATE(self.delegate), _NPU(self.run_npu) if self.npu else _NPU()
-        options = _Options(settings.temp, settings.fast_scratch, settings.less_values, settings.less_arena,
+        options = _Options(settings.fast_scratch, settings.less_values, settings.less_arena,
                            settings.less_scratch, 0, len(ids), ids, *self.callbacks)
         self.error = _Error()
         self.host = library.al_host_open(pte, len(pte), name.encode() if name else None, options, self.error)

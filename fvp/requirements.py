@@ -16,7 +16,7 @@ from fvp.boards import ALIGNMENT, DEFAULT_MODE
 
 # sizeof on a 32-bit Arm of the parts of a method's value table (core/method.c): its head, then one of each for every
 # value, tensor, delegate, operator and dimension of a dynamic tensor
-_HEAD, _VALUE, _TENSOR, _DELEGATE, _OPERATOR, _DIM = 80, 16, 24, 12, 4, 4
+_HEAD, _VALUE, _TENSOR, _DELEGATE, _OPERATOR, _DIM = 64, 16, 24, 12, 4, 4
 _TARGET = re.compile(r"--accelerator-config=ethos-(u\d\d)-(\d+)")
 _MODE = re.compile(r"--memory-mode=(\S+)")
 

@@ -15,7 +15,7 @@ struct al_method {
   const al_kernel **kernels; /* one for each operator of the plan */
   delegate *delegates;
   uint8_t *arenas[AL_MAX_ARENAS];
-  al_block scratch, fast_scratch, temp;
+  al_block scratch, fast_scratch;
   al_observer observer;
 };
 
@@ -202,7 +202,6 @@ al_status al_method_init(al_method **result, const al_program *program, const ch
     AL_TRY(check_block(&memory->arenas[i], needs.arenas[i], AL_ARENA_TOO_SMALL, "arena", i + 1, error));
   AL_TRY(check_block(&memory->scratch, needs.scratch, AL_SCRATCH_TOO_SMALL, "scratch", -1, error));
   AL_TRY(check_block(&memory->fast_scratch, 0, AL_FAST_SCRATCH_TOO_SMALL, "fast scratch", -1, error));
-  AL_TRY(check_block(&memory->temp, 0, AL_TEMP_TOO_SMALL, "temp", -1, error));
 
   const uint8_t *plan;
   AL_TRY(find_plan(program, method, &plan, error));
@@ -216,8 +215,7 @@ al_status al_method_init(al_method **result, const al_program *program, const ch
   const uint8_t *chain = fb_item(fb_ref(plan, PLAN_CHAINS), 0);
   *m = (al_method){.plan = plan, .instructions = fb_ref(chain, CHAIN_INSTRUCTIONS),
                    .values = values, .value_count = l.values, .kernels = kernels, .delegates = delegates,
-                   .scratch = memory->scratch, .fast_scratch = memory->fast_scratch, .temp = memory->temp,
-                   .observer = config->observer};
+                   .scratch = memory->scratch, .fast_scratch = memory->fast_scratch, .observer = config->observer};
 
   const uint8_t *operators = fb_ref(plan, PLAN_OPERATORS), *table;
   for (uint32_t i = 0; i < l.operators; i++) {
@@ -403,7 +401,7 @@ static al_status step(al_method *m, al_error *error) {
   uint32_t type = fb_u8(instruction, UNION_TYPE), first = fb_u32(at, 0), second = fb_u32(at, 1);
   int32_t next = error->instruction + 1;
   al_call call = {.values = m->values, .value_count = m->value_count, .error = error, .scratch = m->scratch,
-                  .fast_scratch = m->fast_scratch, .temp = m->temp};
+                  .fast_scratch = m->fast_scratch};
   static const char *const names[] = {"move", "jump", "free"};
   error->name = type == INSTRUCTION_KERNEL ? m->kernels[first]->name
               : type == INSTRUCTION_DELEGATE ? m->delegates[first].backend->id : names[type - INSTRUCTION_MOVE];

@@ -196,16 +196,6 @@ al_status al_resize_like(al_call *call, al_tensor *out, const al_tensor *like) {
   return al_resize(call, out, like->rank, like->sizes);
 }
 
-al_status al_temp(al_call *call, uint32_t bytes, void **memory) {
-  uint32_t available = call->temp.data ? call->temp.size & ~(uint32_t)(AL_ALIGNMENT - 1) : 0;
-  if (bytes > available) return al_fail_size(call, AL_TEMP_TOO_SMALL, -1, bytes, available);
-  *memory = call->temp.data;
-  uint32_t used = (bytes + AL_ALIGNMENT - 1) & ~(uint32_t)(AL_ALIGNMENT - 1);
-  if (used) call->temp.data = (uint8_t *)call->temp.data + used;
-  call->temp.size = available - used;
-  return AL_OK;
-}
-
 int32_t al_wrap_dim(int64_t dim, uint32_t rank) {
   int64_t count = rank ? rank : 1;
   if (dim < 0) dim += count;

@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     return 2;
   }
   al_error error;
-  al_host_options options = {.temp = 1 << 20};
+  al_host_options options = {0};
   al_host *h = al_host_open(pte, size, NULL, &options, &error);
   free(pte);
   int status = al_host_method(h) ? execute(h, argc - 2, argv + 2) : failed(&error);

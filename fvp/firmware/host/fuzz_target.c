@@ -6,7 +6,7 @@
 
 #include "host.h"
 
-enum { MOST_METHODS = 3, MOST_MEMORY = 1 << 18, TEMP = 1 << 16 };
+enum { MOST_METHODS = 3, MOST_MEMORY = 1 << 18 };
 
 static uint32_t touched;
 
@@ -54,7 +54,7 @@ static void read_all(const al_value *v) {
 static void run_method(const uint8_t *data, size_t size, const char *name) {
   al_error error;
   char text[64];
-  al_host_options options = {.temp = TEMP, .fast_scratch = 1024, .npu = touch, .most_memory = MOST_MEMORY};
+  al_host_options options = {.fast_scratch = 1024, .npu = touch, .most_memory = MOST_MEMORY};
   al_host *h = al_host_open(data, size, name, &options, &error);
   al_method *m = al_host_method(h);
   if (m && !al_host_bind(h, &error)) {

@@ -70,7 +70,6 @@ static al_status open_method(al_host *h, size_t size, const char *method, const 
   for (uint32_t i = 0; i < AL_MAX_ARENAS; i++) h->memory.arenas[i] = block(less(h->needs.arenas[i], o->less_arena));
   h->memory.scratch = block(less(h->needs.scratch, o->less_scratch));
   h->memory.fast_scratch = block(o->fast_scratch);
-  h->memory.temp = block(o->temp);
   return al_method_init(&h->method, &h->program, method, &h->memory, &h->config, error);
 }
 
@@ -101,7 +100,6 @@ void al_host_close(al_host *h) {
   for (uint32_t i = 0; i < AL_MAX_ARENAS; i++) free(h->memory.arenas[i].data);
   free(h->memory.scratch.data);
   free(h->memory.fast_scratch.data);
-  free(h->memory.temp.data);
   for (bound *b = h->bound, *next; b; b = next) {
     next = b->next;
     free(b);

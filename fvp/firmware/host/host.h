@@ -12,7 +12,7 @@ typedef int32_t (*al_host_delegate)(uint32_t id, int32_t instruction, const void
 typedef int32_t (*al_host_npu)(void *state, const al_ethosu_job *job, char *text, size_t text_size);
 
 typedef struct al_host_options {
-  uint32_t temp, fast_scratch;                       /* bytes */
+  uint32_t fast_scratch;                             /* bytes */
   uint32_t less_values, less_arena, less_scratch;    /* bytes taken away from what is needed, for tests */
   uint32_t most_memory;                              /* refuse to allocate a block of more; 0: no limit */
   uint32_t delegate_count;

@@ -29,7 +29,7 @@ struct al_call {
   uint32_t value_count;
   al_status status;         /* first failure of an accessor */
   al_error *error;
-  al_block scratch, fast_scratch, temp;
+  al_block scratch, fast_scratch;
 };
 
 #define AL_KERNEL(symbol, name) \
@@ -69,8 +69,6 @@ al_status al_fail_size(al_call *call, al_status status, int32_t argument, uint32
 /* Gives `out` these sizes: static tensors must have them already, dynamic ones may have them within their bounds. */
 al_status al_resize(al_call *call, al_tensor *out, uint32_t rank, const int32_t *sizes);
 al_status al_resize_like(al_call *call, al_tensor *out, const al_tensor *like);
-/* Temporary memory, 16-byte aligned, valid during this call; the need is recorded when there is too little. */
-al_status al_temp(al_call *call, uint32_t bytes, void **memory);
 
 /* -1 for a dim out of range; torch's rule: a tensor of rank 0 counts as rank 1. */
 int32_t al_wrap_dim(int64_t dim, uint32_t rank);

@@ -48,7 +48,6 @@
   X(AL_SCRATCH_TOO_SMALL, 22, "NPU scratch memory is too small")                              \
   X(AL_FAST_SCRATCH_TOO_SMALL, 23, "NPU fast scratch memory is too small")                    \
   X(AL_MEMORY_MISALIGNED, 24, "a memory block is not 16-byte aligned")                        \
-  X(AL_TEMP_TOO_SMALL, 25, "temporary memory of a kernel is too small")                       \
   X(AL_INPUT_COUNT, 30, "no input or output of this number")                                  \
   X(AL_INPUT_TYPE, 31, "input has the wrong data type")                                       \
   X(AL_INPUT_SHAPE, 32, "input has the wrong shape")                                          \
@@ -183,7 +182,6 @@ typedef struct al_memory {
   al_block arenas[AL_MAX_ARENAS];  /* planned memory, [0] is memory id 1 */
   al_block scratch;                /* of delegates, used during a call only; may be shared between methods */
   al_block fast_scratch;           /* dedicated SRAM of the NPU; empty if the memory mode has none */
-  al_block temp;                   /* of kernels that need some; used during a call only */
 } al_memory;
 
 typedef struct al_needs {

@@ -321,7 +321,6 @@ int main(void) {
   }
   put_pool("scratch", app->memory.scratch, needs.scratch);
   put_pool("fast_scratch", app->memory.fast_scratch, 0);
-  put_pool("temp", app->memory.temp, 0);
   status = al_method_init(&method, &program, a.method, &app->memory, &app->config, &state.error);
   if (!status) status = bind(method, false, needs.input_count);
   if (!status) status = bind(method, true, needs.output_count);

@@ -117,21 +117,20 @@ def inputs(case: OneOp) -> list[Tensor]:
     return [t for a in case.args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, Tensor)]
 
 
-def ours(cases: Sequence[OneOp], kernels: Sequence[str] | None = None, temp: int = 1 << 16) -> list[list[Tensor] | str]:
+def ours(cases: Sequence[OneOp], kernels: Sequence[str] | None = None) -> list[list[Tensor] | str]:
     """Results of our runtime on the host.
 
     Args:
         kernels: Stems of the source files of kernels to build; all by default.
-        temp: Bytes of temporary memory.
     """
     path = native.build_library(None if kernels is None else native.library_sources(kernels))
     with mock.patch.object(native, "build_library", return_value=path):  # looks at every source at each call
-        return [_run(case, temp) for case in cases]
+        return [_run(case) for case in cases]
 
 
-def _run(case: OneOp, temp: int) -> list[Tensor] | str:
+def _run(case: OneOp) -> list[Tensor] | str:
     try:
-        found = native.Native(program(case), temp=temp).run([t.numpy() for t in inputs(case)])
+        found = native.Native(program(case)).run([t.numpy() for t in inputs(case)])
     except native.DeviceError as error:
         return str(error)
     return [torch.from_numpy(np.array(a)) for a in found]

@@ -79,7 +79,6 @@ def test_sizes_and_header(tmp_path: Path) -> None:
         "VALUES_BYTES": needs.values,
         "SCRATCH_BYTES": 0,
         "FAST_SCRATCH_BYTES": 0,
-        "TEMP_BYTES": 0,
         "IO_BYTES": 800,
         "STACK_BYTES": 3008,
         "TEXT_BYTES": sizes.text,

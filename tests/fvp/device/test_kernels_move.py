@@ -102,7 +102,7 @@ class Program:
     def run(self, *inputs: np.ndarray) -> list[np.ndarray]:
         with mock.patch("arm_lower.pte.check.check_program"):  # it refuses tensors that overlap
             file = emit(self.builder.build())
-        return native.Native(file, temp=0).run(inputs)
+        return native.Native(file).run(inputs)
 
     def error(self, *inputs: np.ndarray) -> str:
         with pytest.raises(native.DeviceError) as caught:

@@ -23,7 +23,7 @@ class Block(c.Structure):
 
 
 class Memory(c.Structure):
-    _fields_ = [("values", Block), ("arenas", Block * 4), ("scratch", Block), ("fast_scratch", Block), ("temp", Block)]
+    _fields_ = [("values", Block), ("arenas", Block * 4), ("scratch", Block), ("fast_scratch", Block)]
 
 
 EVENT = c.CFUNCTYPE(None, c.c_void_p, c.c_bool, c.c_uint32, c.c_void_p, c.c_uint32)
@@ -107,7 +107,7 @@ def program(planned: bool = False, dynamic: bool = False) -> bytes:
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-@pytest.mark.parametrize("name", ["values", "arenas", "scratch", "fast_scratch", "temp"])
+@pytest.mark.parametrize("name", ["values", "arenas", "scratch", "fast_scratch"])
 def test_misaligned_blocks(name: str) -> None:
     api = Api(program(planned=True))
     assert api.init() == 0, api.text()

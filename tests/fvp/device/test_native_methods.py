@@ -265,34 +265,6 @@ def test_moved_tensors_share_memory() -> None:
     np.testing.assert_array_equal(Native(program(write)).run([X])[0], X)
 
 
-def test_temporary_memory() -> None:
-    """A kernel that needs some says how much; with that much it runs."""
-    def write(m: MethodBuilder) -> None:
-        x, values = m.add_tensor(F32, (64,), Planned(0)), m.add_tensor(F32, (64,), Planned(256))
-        indices = m.add_tensor(I64, (64,), Planned(512))
-        m.add_input(x)
-        both = m.add_tensor_list([values, indices])
-        literals = [m.add_int(64), m.add_int(0), m.add_bool(True), m.add_bool(True)]
-        m.kernel("aten::topk", "values", x, *literals, values, indices, both)
-        m.add_output(values)
-
-    x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
-    found = re.search(r"needed (\d+), available 0$", _error(program(write), [x], temp=0))
-    needed = int(found[1]) if found else 0
-    np.testing.assert_array_equal(Native(program(write), temp=needed).run([x])[0], -np.sort(-x))
-    if needed:
-        text = "temporary memory of a kernel is too small: aten::topk.values, instruction 0"
-        refused(program(write), [x], f"{text}, needed {needed}, available {needed - 16}", temp=needed - 16)
-
-
-def _error(pte: bytes, inputs: Sequence[Any], **settings: Any) -> str:
-    try:
-        Native(pte, **settings).run(inputs)
-    except DeviceError as error:
-        return str(error)
-    return ""
-
-
 def test_texts_are_cut_not_overrun() -> None:
     from fvp import native
 
