@@ -79,7 +79,7 @@ AL_KERNEL(aten_empty_out, "aten::empty.out") {
 
 /* Number of steps from start until before end; -1 if there can be none. */
 static double float_steps(double start, double end, double step) {
-  if (!isfinite(start) || !isfinite(end) || !(step != 0)) return -1;
+  if (!isfinite(start) || !isfinite(end) || !(step > 0 || step < 0)) return -1;
   if (step > 0 ? end < start : end > start) return -1;
   return ceil((end - start) / step);
 }

@@ -712,6 +712,8 @@ def refused() -> Iterator[tuple[OneOp, str]]:
     yield bad(SHAPE, "full.out", [-2], 1, out=torch.zeros(2))
     yield bad(VALUE, "scalar_tensor.out", 300, out=torch.zeros((), dtype=I8))
     yield bad(VALUE, "arange.start_out", 0, 4, 0, out=I32)
+    for start, end, step in ((math.nan, 4, 1), (0, math.nan, 1), (0, 4, math.nan), (0, math.inf, 1), (-math.inf, 0, 1)):
+        yield bad(VALUE, "arange.start_out", start, end, step, out=F32)
     yield bad(VALUE, "arange.start_out", 0, 4, 0.5, out=I64)
     yield bad(VALUE, "arange.start_out", 0.9, 0.1, 1, out=I64)
     yield bad(VALUE, "arange.start_out", 0, 4, -1, out=I32)
