@@ -221,7 +221,7 @@ static al_status quantize_many(al_call *call, const al_tensor *x, const al_tenso
 
 /* torch subtracts integers here: in int64, or in int32 where both are at most that. */
 static float dequantize_element(int64_t x, int64_t zero_point, bool narrow, double scale, bool wide) {
-  int64_t difference = x - zero_point;
+  int64_t difference = (int64_t)((uint64_t)x - (uint64_t)zero_point);
   if (narrow) difference = (int32_t)(uint32_t)(uint64_t)difference;
   return wide ? (float)((double)difference * scale) : (float)difference * (float)scale;
 }

@@ -180,6 +180,9 @@ def quantize_many() -> Iterator[OneOp]:
             yield quantized("quantize_per_token.out", x, scales, zeros, low, high, number, outs=(dtype,))
             yield quantized("dequantize_per_token.out", whole(dtype, *shape), scales, zeros, low, high, number, 6,
                             outs=(F32,))
+    ends = torch.tensor([[torch.iinfo(I64).min], [torch.iinfo(I64).max]])  # less these, integers wrap around
+    yield quantized("dequantize_per_token.out", whole(I8, 2, 4), torch.full((2, 1), 0.5), ends, -128, 127, 1, 6,
+                    outs=(F32,))
 
 
 def choose_qparams() -> Iterator[OneOp]:
