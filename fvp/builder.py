@@ -151,6 +151,7 @@ def build(
     stack: int = STACK,
     sizes: Mapping[str, int] | None = None,
     embed: bool = True,
+    portable: bool = False,
     kernels: Sequence[str] = (),
 ) -> Firmware:
     """Builds the application of one `.pte`.
@@ -163,6 +164,7 @@ def build(
         sizes: Block (`fvp.boards.BLOCKS`) -> bytes other than what the program needs. A smaller block than needed
             is an error on the device.
         embed: Whether the file is in the application; else it has to be loaded at the address of its block.
+        portable: Take no MVE code: sums of floats are then in the order that every other CPU has them in.
         kernels: Further kernels, for other programs that the same application may get.
 
     Raises:
@@ -180,7 +182,7 @@ def build(
     placement = place(target, needs.memory_mode, blocks)
     data = source if isinstance(source, bytes) else read_file(source)
 
-    job = _Job(target, toolchain, needs, used, placement, _aligned(stack), blocks, arenas, embed)
+    job = _Job(target, toolchain, needs, used, placement, _aligned(stack), blocks, arenas, embed, portable)
     folder = cache_folder() / "app" / job.digest(data)
     info = folder / "app.json"
     if info.is_file():
@@ -240,9 +242,9 @@ def _aligned(nbytes: int) -> int:
     return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def compile_flags(board: Board) -> list[str]:
-    """Of every source, for the compiler."""
-    defines = [f"-DAL_UART_{board.uart.type.upper()}"]
+def compile_flags(board: Board, portable: bool = False) -> list[str]:
+    """Of every source, for the compiler; ``portable`` leaves the MVE code out."""
+    defines = [f"-DAL_UART_{board.uart.type.upper()}", *(["-DAL_PORTABLE"] if portable else [])]
     if board.uart.base:
         defines += [f"-DAL_UART_BASE={board.uart.base:#x}", f"-DAL_UART_CLOCK={board.uart.clock}"]
     if board.counter:
@@ -254,13 +256,13 @@ def compile_flags(board: Board) -> list[str]:
     return [*_CPU_FLAGS[board.cpu], *_FLAGS, *defines, *includes]
 
 
-def compile_sources(sources: Sequence[Path], board: Board) -> list[Path]:
+def compile_sources(sources: Sequence[Path], board: Board, portable: bool = False) -> list[Path]:
     """The object files of sources for a board, from the cache if they are there.
 
     Raises:
         ArmLowerError: The compiler is missing or fails.
     """
-    toolchain, flags = find_toolchain(), compile_flags(board)
+    toolchain, flags = find_toolchain(), compile_flags(board, portable)
     common = hashlib.sha256(repr((toolchain, flags, _headers())).encode())
 
     def compiled(source: Path) -> Path:
@@ -296,10 +298,11 @@ class _Job:
     blocks: Mapping[str, int]
     arenas: tuple[int, ...]
     embed: bool
+    portable: bool
 
     @property
     def flags(self) -> list[str]:
-        return compile_flags(self.board)
+        return compile_flags(self.board, self.portable)
 
     def sources(self) -> list[Path]:
         port = set((FIRMWARE / "port").glob("*.c"))
@@ -359,7 +362,7 @@ class _Job:
     def link(self, folder: Path, data: bytes) -> None:
         """Writes app.elf and then app.json, whose presence says that all is there."""
         folder.parent.mkdir(parents=True, exist_ok=True)
-        objects = compile_sources(self.sources(), self.board)
+        objects = compile_sources(self.sources(), self.board, self.portable)
         with tempfile.TemporaryDirectory(dir=folder.parent) as name:
             work = Path(name)
             (work / "app.c").write_text(self.application(), encoding="utf-8")

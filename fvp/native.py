@@ -433,7 +433,8 @@ class _Method:
             case 5:
                 tensor = value.t.contents
                 order = tensor.dim_order[:tensor.rank]
-                return np.ascontiguousarray(_array(tensor).transpose(np.argsort(order))).reshape(
+                # a copy: the memory is the next run's
+                return np.array(_array(tensor).transpose(np.argsort(order)), order="C").reshape(
                     tensor.sizes[:tensor.rank])
             case 6:
                 return np.asarray(c.string_at(value.list.items, value.list.count).decode(errors="replace"))

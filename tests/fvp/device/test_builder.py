@@ -297,3 +297,8 @@ def test_a_truncated_elf(tmp_path: Path) -> None:
             Elf(tmp_path / "app.elf")
 
 
+
+
+def test_portable_code_is_without_vector_instructions() -> None:
+    usual, portable = build(compiled().buffer), build(compiled().buffer, portable=True)
+    assert portable.sizes.text != usual.sizes.text and portable.needs == usual.needs

@@ -58,6 +58,16 @@ def copy(m: MethodBuilder, planned: bool = True) -> None:
 
 
 @pytest.mark.parametrize("planned", [True, False])
+def test_results_stay_when_the_program_runs_again_and_is_gone(planned: bool) -> None:
+    native = Native(program(lambda m: copy(m, planned)))
+    first = native.run([X])[0]
+    second = native.run([X + 1])[0]
+    del native
+    np.testing.assert_array_equal(first, X)
+    np.testing.assert_array_equal(second, X + 1)
+
+
+@pytest.mark.parametrize("planned", [True, False])
 def test_memory_planned_or_not(planned: bool) -> None:
     native = Native(program(lambda m: copy(m, planned)))
     for k in range(3):
