@@ -76,8 +76,17 @@ def test_without_the_fvp_it_is_skipped_with_the_reason(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARM_LOWER_FVP_HOME", str(pytester.path))
+    monkeypatch.delenv("CI", raising=False)
     outcomes, text = smoke(pytester, one_kernel(), "--arm-lower-platform", "fvp")
     assert outcomes == {"skipped": 1}
+    assert "FVP_Corstone_SSE-300_Ethos-U55 is neither on PATH nor below ARM_LOWER_FVP_HOME" in text
+
+
+def test_without_the_fvp_ci_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARM_LOWER_FVP_HOME", str(pytester.path))
+    monkeypatch.setenv("CI", "true")
+    outcomes, text = smoke(pytester, one_kernel(), "--arm-lower-platform", "fvp")
+    assert not outcomes.keys() & {"skipped", "passed"}
     assert "FVP_Corstone_SSE-300_Ethos-U55 is neither on PATH nor below ARM_LOWER_FVP_HOME" in text
 
 
