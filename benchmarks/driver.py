@@ -25,7 +25,7 @@ MODELS = "ds_cnn,mobilenet_v1_025,autoencoder"
 TARGETS = "ethos-u55-128,ethos-u65-512,ethos-u85-256"
 SAMPLES = 3
 
-FAULT_CODES = {"bus": 64, "parse": 65, "weights": 72, "ecc": 66, "branch": 67, "stopped": 69, "reset": 63, "access": 63}
+FAULT_CODES = {"bus": 64, "parse": 65, "weights": 72, "ecc": 66, "branch": 67, "stopped": 69, "reset": 63, "access": 74}
 """Fault of `fvp.registers` -> number of the error on the device. Those that end with the time-out, 50 million status
 reads, are in tests/fvp/device/test_ethosu_driver.py with a shorter one."""
 

@@ -164,7 +164,7 @@ def build(
         sizes: Block (`fvp.boards.BLOCKS`) -> bytes other than what the program needs. A smaller block than needed
             is an error on the device.
         embed: Whether the file is in the application; else it has to be loaded at the address of its block.
-        portable: Take no MVE code: sums of floats are then in the order that every other CPU has them in.
+        portable: Take no MVE code, for comparisons: results are the same.
         kernels: Further kernels, for other programs that the same application may get.
 
     Raises:

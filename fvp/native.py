@@ -37,6 +37,7 @@ NpuRunner = Callable[[bytes, Mapping[int, Array]], None]
 """``npu(commands, regions)`` executes a driver payload on the memory (uint8) of NPU regions, in place."""
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
+_FLAGS = ("-std=gnu11", "-fPIC", "-ffp-contract=off")  # sums as on the device
 SANITIZERS = ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all",
               "-fno-omit-frame-pointer", "-g")
 
@@ -131,9 +132,11 @@ def build(sources: Sequence[Path], flags: Sequence[str], link_flags: Sequence[st
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     include = [f"-I{FIRMWARE / part}" for part in ("include", "core", "kernels", "ethosu", "host")]
-    command = [compiler, "-std=gnu11", "-fPIC", *(() if "-w" in flags else WARNINGS), *flags, *include]
+    warnings = () if "-w" in flags else WARNINGS
+    command = [compiler, *_FLAGS, *warnings, *flags, *include]
     registry = registry_source(k for k in kernel_sources().values() if k.file in sources)
-    common = _digest(_version(compiler), *flags, *WARNINGS, *(p.read_bytes() for p in sorted(FIRMWARE.rglob("*.h"))))
+    headers = (p.read_bytes() for p in sorted(FIRMWARE.rglob("*.h")))
+    common = _digest(_version(compiler), *_FLAGS, *flags, *WARNINGS, *headers)
     with tempfile.TemporaryDirectory(dir=cache) as scratch:
         generated = Path(scratch) / "registry.c"
         generated.write_text(registry)

@@ -58,7 +58,7 @@ static al_status run(void *state, const al_ethosu_job *job, char *text, size_t t
     return AL_HOST_GONE;
   if (!receive_text(cosim, reply[2], text, (uint32_t)text_size) || !receive(cosim, job->scratch, scratch))
     return AL_HOST_GONE;
-  return !status || (status >= AL_NPU_MISSING && status <= AL_NPU_WEIGHTS) ? (al_status)status : AL_NPU_MODEL;
+  return !status || (status >= AL_NPU_MISSING && status <= AL_NPU_ACCESS) ? (al_status)status : AL_NPU_MODEL;
 }
 
 static al_status missing(void *state, const al_ethosu_job *job, char *text, size_t text_size) {

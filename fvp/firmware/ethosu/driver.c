@@ -114,7 +114,7 @@ static al_status reset(al_ethosu_driver *driver, text *t) {
     uint32_t found = get(driver, PROT);
     if ((found & 3) == access) return AL_OK;
     add_mismatch(t, "asked for access level ", access, found);
-    break;
+    return AL_NPU_ACCESS;
   }
   return AL_NPU_RESET;
 }
@@ -187,7 +187,8 @@ static al_status outcome(const al_ethosu_driver *driver, bool in_time) {
   for (uint32_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
     if (status & faults[i].bit) return faults[i].status;
   if (status & END) return AL_OK;
-  return status & RUNNING && !in_time ? AL_NPU_TIMEOUT : AL_NPU_STOPPED;
+  if (status & RUNNING && !in_time) return AL_NPU_TIMEOUT;
+  return status & IRQ ? AL_NPU_STOPPED : AL_NPU_SILENT;
 }
 
 static void clean(const al_ethosu_driver *driver, const void *address, uint32_t bytes) {

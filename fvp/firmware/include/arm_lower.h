@@ -75,7 +75,9 @@
   X(AL_NPU_STOPPED, 69, "the NPU stopped before the end of its commands")                     \
   X(AL_NPU_MODEL, 70, "the NPU model on the host reports an error")                           \
   X(AL_HOST_GONE, 71, "the host does not answer")                                             \
-  X(AL_NPU_WEIGHTS, 72, "the NPU cannot decode the weights")
+  X(AL_NPU_WEIGHTS, 72, "the NPU cannot decode the weights")                                  \
+  X(AL_NPU_SILENT, 73, "the NPU stopped without an interrupt")                                \
+  X(AL_NPU_ACCESS, 74, "the NPU does not take the access level")
 
 typedef enum al_status {
 #define X(name, number, text) name = number,

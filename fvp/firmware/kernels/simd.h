@@ -1,5 +1,6 @@
-/* Inner loops that vector instructions speed up. simd_portable.c is the meaning of each; a target's own version must
- * give the same bits for quantize, dequantize and copies, and float results as good for the rest. */
+/* Inner loops that vector instructions speed up. simd_portable.c is the meaning of each, to the bit: it sums floats in
+ * the lanes and blocks of a vector unit, with fused multiply-adds, so that a result does not depend on the CPU. A
+ * target's own version may count numbers below FLT_MIN as 0 in sums. */
 #ifndef AL_SIMD_H
 #define AL_SIMD_H
 
@@ -33,6 +34,9 @@ void al_quantize_run(const float *x, void *y, uint8_t dtype, uint32_t n, const a
 /* y = (x - zero) * scale, in float32. `dtype` of x: u8, i8, i16 or i32. */
 void al_dequantize_run(const void *x, uint8_t dtype, float *y, uint32_t n, float scale, float zero);
 
+/* A lane adds up this many products between the points where rounding errors are collected. */
+#define AL_BLOCK 32u
+
 /* Sum of x[k * x_step] * y[k * y_step]. Steps of 1 are the fast case. */
 float al_dot_run(const float *x, int32_t x_step, const float *y, int32_t y_step, uint32_t n);
 
@@ -40,8 +44,8 @@ float al_dot_run(const float *x, int32_t x_step, const float *y, int32_t y_step,
 void al_matmul_run(const float *x, int32_t x_step, const float *m, int32_t m_step, float *y, uint32_t depth,
                    uint32_t n);
 
-/* Softmax of n numbers; y may be x. */
-void al_softmax_run(const float *x, float *y, uint32_t n);
+/* Softmax of the n numbers x[i * x_step]; y may be x. Results below FLT_MIN are 0. Steps of 1 are the fast case. */
+void al_softmax_run(const float *x, int32_t x_step, float *y, int32_t y_step, uint32_t n);
 
 /* A plane of elements: to[i * to_step[0] + j * to_step[1]] = from[i * from_step[0] + j * from_step[1]] for i < size[0],
  * j < size[1]; steps are in elements. False if nothing is done because plain code is as good, or needed. */

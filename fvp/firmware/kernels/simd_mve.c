@@ -112,9 +112,6 @@ bool al_copy_plane(void *to, const int32_t *to_step, const void *from, const int
 
 /* ------------------------------------------------------------ sums of products */
 
-/* A lane adds up this many products between the points where rounding errors are collected. */
-#define BLOCK 32u
-
 INLINE float32x4_t load(const float *x, mve_pred16_t p) { return vldrwq_z_f32(x, p); }
 
 INLINE float sum_of(float32x4_t v) {
@@ -125,7 +122,7 @@ float al_dot_run(const float *x, int32_t x_step, const float *y, int32_t y_step,
   al_sum total = {0};
   uint32_t quads = n / 4;
   while (quads > 0) {
-    uint32_t block = quads < BLOCK ? quads : BLOCK;
+    uint32_t block = quads < AL_BLOCK ? quads : AL_BLOCK;
     quads -= block;
     float32x4_t sum = vdupq_n_f32(0);
     if (x_step == 1 && y_step == 1) {
@@ -173,7 +170,7 @@ void al_matmul_run(const float *x, int32_t x_step, const float *m, int32_t m_ste
     const float *a = x, *b = m + j;
     sums left = {vdupq_n_f32(0), vdupq_n_f32(0)}, right = left;
     for (uint32_t k = depth; k > 0;) {
-      uint32_t block = k < BLOCK ? k : BLOCK;
+      uint32_t block = k < AL_BLOCK ? k : AL_BLOCK;
       float32x4_t s = vdupq_n_f32(0), t = s;
       k -= block;
       if (wide) {
@@ -213,20 +210,41 @@ INLINE float32x4_t exp_of(float32x4_t x) {
   return vdupq_m_n_f32(vreinterpretq_f32_s32(bits), 0, vcmpgtq_f32(vdupq_n_f32(-87.33f), x));
 }
 
+/* Every `step`th number, the first is x[i]: those of the lanes p. */
+typedef struct line {
+  float *first;
+  uint32x4_t lanes; /* offsets */
+  int32_t step;
+} line;
+
+INLINE line line_of(const float *x, int32_t step) {
+  return (line){(float *)x, vmulq_n_u32(vidupq_n_u32(0, 1), (uint32_t)step), step};
+}
+
+INLINE float32x4_t get(const line *x, uint32_t i, mve_pred16_t p, bool dense) {
+  if (dense) return load(x->first + i, p);
+  return vldrwq_gather_shifted_offset_z_f32(x->first + (int32_t)i * x->step, x->lanes, p);
+}
+
+INLINE void put(const line *y, uint32_t i, float32x4_t value, mve_pred16_t p, bool dense) {
+  if (dense) vstrwq_p_f32(y->first + i, value, p);
+  else vstrwq_scatter_shifted_offset_p_f32(y->first + (int32_t)i * y->step, y->lanes, value, p);
+}
+
 /* The division by the total t: x * (1 / t), and its error once corrected. */
-void al_softmax_run(const float *x, float *y, uint32_t n) {
+INLINE void softmax(const line *x, const line *y, uint32_t n, bool dense) {
   float32x4_t most = vdupq_n_f32(-INFINITY);
   for (uint32_t i = 0; i < n; i += 4) {
     mve_pred16_t p = vctp32q(n - i);
-    most = vmaxnmq_m_f32(most, most, load(x + i, p), p);
+    most = vmaxnmq_m_f32(most, most, get(x, i, p, dense), p);
   }
   float top = vmaxnmvq_f32(-INFINITY, most);
 
   sums sum = {vdupq_n_f32(0), vdupq_n_f32(0)};
   for (uint32_t i = 0; i < n; i += 4) {
     mve_pred16_t p = vctp32q(n - i);
-    float32x4_t e = exp_of(vsubq_n_f32(load(x + i, p), top));
-    vstrwq_p_f32(y + i, e, p);
+    float32x4_t e = exp_of(vsubq_n_f32(get(x, i, p, dense), top));
+    put(y, i, e, p, dense);
     add(&sum, vpselq_f32(e, vdupq_n_f32(0), p));
   }
   float lanes[8];
@@ -238,10 +256,15 @@ void al_softmax_run(const float *x, float *y, uint32_t n) {
 
   for (uint32_t i = 0; i < n; i += 4) {
     mve_pred16_t p = vctp32q(n - i);
-    float32x4_t e = load(y + i, p), result = vmulq_n_f32(e, inverse);
-    result = vfmaq_n_f32(result, vfmaq_n_f32(e, result, -total), inverse);
-    vstrwq_p_f32(y + i, result, p);
+    float32x4_t e = get(y, i, p, dense), result = vmulq_n_f32(e, inverse);
+    put(y, i, vfmaq_n_f32(result, vfmaq_n_f32(e, result, -total), inverse), p, dense);
   }
+}
+
+void al_softmax_run(const float *x, int32_t x_step, float *y, int32_t y_step, uint32_t n) {
+  line from = line_of(x, x_step), to = line_of(y, y_step);
+  if (x_step == 1 && y_step == 1) softmax(&from, &to, n, true);
+  else softmax(&from, &to, n, false);
 }
 
 #endif

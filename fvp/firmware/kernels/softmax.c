@@ -2,24 +2,8 @@
 #include "nn.h"
 #include "simd.h"
 
-static void softmax_steps(const float *x, int32_t x_step, float *y, int32_t y_step, int32_t n) {
-  if (x_step == 1 && y_step == 1) {
-    al_softmax_run(x, y, (uint32_t)n);
-    return;
-  }
-  float top = -INFINITY;
-  for (int32_t i = 0; i < n; i++) top = x[i * x_step] > top ? x[i * x_step] : top;
-  al_sum sum = {0};
-  for (int32_t i = 0; i < n; i++) {
-    float e = expf(x[i * x_step] - top);
-    y[i * y_step] = e;
-    al_sum_add(&sum, e);
-  }
-  float total = al_sum_value(&sum);
-  for (int32_t i = 0; i < n; i++) y[i * y_step] /= total;
-}
-
-static void log_softmax_steps(const float *x, int32_t x_step, float *y, int32_t y_step, int32_t n) {
+static void log_softmax(const float *x, int32_t x_step, float *y, int32_t y_step, uint32_t count) {
+  int32_t n = (int32_t)count;
   float top = -INFINITY;
   for (int32_t i = 0; i < n; i++) top = x[i * x_step] > top ? x[i * x_step] : top;
   al_sum sum = {0};
@@ -28,7 +12,7 @@ static void log_softmax_steps(const float *x, int32_t x_step, float *y, int32_t 
   for (int32_t i = 0; i < n; i++) y[i * y_step] = x[i * x_step] - top - log_total;
 }
 
-static al_status each_row(al_call *call, void (*row)(const float *, int32_t, float *, int32_t, int32_t)) {
+static al_status each_row(al_call *call, void (*row)(const float *, int32_t, float *, int32_t, uint32_t)) {
   const al_tensor *x = al_tensor_arg(call, 0);
   int64_t dim = al_int_arg(call, 1);
   bool half_to_float = al_bool_arg(call, 2);
@@ -44,7 +28,7 @@ static al_status each_row(al_call *call, void (*row)(const float *, int32_t, flo
   int32_t strides[2][AL_MAX_RANK] = {{0}};
   al_strides(x, strides[0]);
   al_strides(out, strides[1]);
-  int32_t n = x->rank > 0 ? x->sizes[axis] : 1;
+  uint32_t n = x->rank > 0 ? (uint32_t)x->sizes[axis] : 1;
   al_loop w;
   for (al_loop_begin(&w, x->rank, x->sizes, ~(1u << axis), 2, strides); w.more; al_loop_next(&w)) {
     for (int32_t k = 0; k < (int32_t)w.run; k++) {
@@ -56,9 +40,9 @@ static al_status each_row(al_call *call, void (*row)(const float *, int32_t, flo
 }
 
 AL_KERNEL(aten__softmax_out, "aten::_softmax.out") {
-  return each_row(call, softmax_steps);
+  return each_row(call, al_softmax_run);
 }
 
 AL_KERNEL(aten__log_softmax_out, "aten::_log_softmax.out") {
-  return each_row(call, log_softmax_steps);
+  return each_row(call, log_softmax);
 }

@@ -48,8 +48,8 @@ from fvp.registers import FAULTS, RUNNING, EthosU, RegisterError
 from fvp.unicorn import Emulator, EmulatorError
 from tosa_ref.host import Host
 
-CODES = {"bus": 64, "parse": 65, "weights": 72, "ecc": 66, "branch": 67, "stopped": 69, "silent": 69, "endless": 68,
-         "reset": 63, "access": 63}  # fmt: skip
+CODES = {"bus": 64, "parse": 65, "weights": 72, "ecc": 66, "branch": 67, "stopped": 69, "silent": 73, "endless": 68,
+         "reset": 63, "access": 74}  # fmt: skip
 CORRUPT, MISSING, PRODUCT, MACS, BUS, PARSE, MODEL, HOST_GONE = 50, 60, 61, 62, 64, 65, 70, 71
 LIMIT = 200  # status reads
 
@@ -232,10 +232,7 @@ def test_fault(elf: Path, target: str, flags: int, fault: str) -> None:
 
 def test_each_fault_has_its_code() -> None:
     assert set(CODES) == set(FAULTS)
-    same = [{"stopped", "silent"}, {"reset", "access"}]
-    for a in CODES:
-        for b in CODES:
-            assert (CODES[a] == CODES[b]) == (a == b or {a, b} in same)
+    assert len(set(CODES.values())) == len(CODES)
 
 
 def test_counters_of_a_run_without_end(elf: Path) -> None:
@@ -358,7 +355,7 @@ def test_host_model(elf: Path) -> None:
     assert (result.status, result.text, result.scratch) == (0, "", b"\x11" * CONV.scratch)
 
 
-@pytest.mark.parametrize("status, code", [(1, MODEL), (70, MODEL), (64, 64), (72, 72), (99, MODEL)])
+@pytest.mark.parametrize("status, code", [(1, MODEL), (70, MODEL), (64, 64), (74, 74), (99, MODEL)])
 def test_error_of_the_host_model(elf: Path, status: int, code: int) -> None:
     long = b"offset 0x40: OP_CONV: " + b"x" * 300
     for scratch in (b"", b"\x22" * CONV.scratch):
