@@ -36,7 +36,6 @@ Row = dict[str, Any]
 
 MLPERF_TINY = ("ds_cnn", "mobilenet_v1_025", "resnet8", "autoencoder")
 BOARDS = ("corstone-300", "mps3-an547")
-ULPS = 2.0
 CORE_BYTES = 12 * 1024
 APPLICATION_BYTES = 40 * 1024
 """Of DS-CNN: core, driver, its kernels, start-up."""
@@ -78,7 +77,7 @@ def measure(models: str, path: Path, samples: list[Any]) -> Row:
     """One row: build, run, compare."""
     from arm_lower.errors import ArmLowerError
     from fvp.builder import build
-    from fvp.compare import problems, ulps_apart
+    from fvp.compare import ULPS, float_calls, problems, quantizes_floats, ulps_apart
     from fvp.ethosu.delegate import run_delegate
     from fvp.native import Native, run_npu
     from fvp.runner import run_samples
@@ -100,23 +99,24 @@ def measure(models: str, path: Path, samples: list[Any]) -> Row:
     wanted = [host.run(s) for s in samples]
     native = Native(path.read_bytes(), npu=run_npu)
     built_here = [native.run(s) for s in samples]
-    same = [f.tobytes() == n.tobytes() for f, n in zip(flat(result.samples), flat(built_here), strict=True)]
     pairs = [pair for f, w in zip(result.samples, wanted, strict=True) for pair in zip(f, w, strict=True)]
     cpu_kernels = [n for n in firmware.needs.kernels if not n.startswith("quantized_decomposed::")]
-    calls = sum(op.calls for op in result.ops if op.name in cpu_kernels) // len(samples)
+    method = firmware.needs.program.methods[0]
+    allowed = ULPS * float_calls(method)
     for found, expected in zip(result.samples, wanted, strict=True):
-        row["problems"] += problems(found, expected, ULPS * calls)
-    if row["problems"] and cpu_kernels and len(cpu_kernels) < len(firmware.needs.kernels):
+        row["problems"] += problems(found, expected, allowed)
+    if row["problems"] and quantizes_floats(method):
         reference = eager(models, path.stem.split()[0], samples)
         device_db, host_db = ([sqnr_db(*pair) for pair in zip(flat(reference), flat(y), strict=True)]
                               for y in (result.samples, wanted))  # fmt: skip
         row["sqnr_device_db"], row["sqnr_host_db"] = min(device_db), min(host_db)
         if all(d >= h - SQNR_LESS_DB for d, h in zip(device_db, host_db, strict=True)):
             row["problems"] = []
-    row["problems"] += [f"output {i} is not the host build's" for i, equal in enumerate(same) if not equal]
+    for found, expected in zip(result.samples, built_here, strict=True):
+        row["problems"] += [f"{text} from the host build" for text in problems(found, expected, 0)]
     return row | {
         "board": firmware.board.name,
-        "ulps_allowed": ULPS * calls,
+        "ulps_allowed": allowed,
         "ulps": max((ulps_apart(f, w) for f, w in pairs if w.dtype.kind == "f"), default=0.0),
         "text": firmware.sizes.text,
         "listed_text": listed_text(firmware.elf),

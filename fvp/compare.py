@@ -8,7 +8,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from arm_lower.pte.model import KernelCall, Method
+
 Array = npt.NDArray[Any]
+ULPS = 2.0
+"""What a call of a float kernel may differ by from torch, which sums in another order (`ulps_apart`)."""
+_EXACT = ("quantized_decomposed::", "executorch_prim::")
+
+
+def float_calls(method: Method) -> int:
+    """Calls of CPU kernels but those that only quantize for the NPU and back, which are exact."""
+    return sum(not name.startswith(_EXACT) for name in _calls(method))
+
+
+def quantizes_floats(method: Method) -> bool:
+    """Whether results of float kernels may be quantized again. Then the last bit of one can tip it to the next step,
+    which later layers multiply."""
+    calls = _calls(method)
+    first = next((i for i, name in enumerate(calls) if not name.startswith(_EXACT)), len(calls))
+    return any(name.startswith("quantized_decomposed::quantize_") for name in calls[first:])
+
+
+def _calls(method: Method) -> list[str]:
+    return [method.operators[i.operator].name for i in method.instructions if isinstance(i, KernelCall)]
 
 
 def ulps_apart(found: Array, wanted: Array) -> float:

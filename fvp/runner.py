@@ -179,7 +179,7 @@ def run_samples(
     if profile == "functions" and platform != "qemu":
         raise ArmLowerError("functions are counted in QEMU only", "platform='qemu', or profile='ops'")
     app = _application(source, board, build_options)
-    chosen = _method(app.needs.program, method)
+    chosen = find_method(app.needs.program, method)
     with tempfile.TemporaryDirectory(prefix="arm-lower-") as name:
         folder = Path(name)
         (folder / "in").write_bytes(b"".join(encode_inputs(chosen, sample) for sample in samples))
@@ -229,7 +229,8 @@ def _built(firmware: Firmware) -> _Application:
     return _Application(firmware.elf, firmware.board, firmware.needs, firmware.loaded, firmware)
 
 
-def _method(program: pte.Program, name: str | None) -> pte.Method:
+def find_method(program: pte.Program, name: str | None) -> pte.Method:
+    """The method of this name; without a name ``forward``, or else the first one."""
     if name is not None:
         return program.method(name)
     return next((m for m in program.methods if m.name == "forward"), program.methods[0])

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from device_programs import compiled, one_kernel, samples, stand_in
 
-# pytester forgets modules that are first imported in a run; torch cannot be imported twice
-import fvp.runner
-import quant
-import tosa_ref.host
 from fvp.pytest_plugin import Device
 
 pytest_plugins = ["pytester"]
-LOADED = (fvp.runner, quant.quantize, tosa_ref.host)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """pytester forgets modules that are first imported in one of its runs; torch cannot be imported twice."""
+    Device("qemu", "corstone-300").check(compiled(), samples()[0])
+
 
 SMOKE = """
 from pathlib import Path
@@ -69,7 +71,7 @@ sys.exit(code)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     outcomes, text = smoke(pytester, one_kernel())
     assert outcomes == {"failed": 1}
-    assert "AssertionError: the device differs from the host: output 0 is " in text
+    assert "AssertionError: the device differs from the runtime on the host: output 0 is " in text
 
 
 def test_without_the_fvp_it_is_skipped_with_the_reason(
