@@ -186,9 +186,10 @@ static al_status outcome(const al_ethosu_driver *driver, bool in_time) {
   uint32_t status = driver->status;
   for (uint32_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
     if (status & faults[i].bit) return faults[i].status;
-  if (status & END) return AL_OK;
+  bool unheard = driver->sleep && !in_time && status & IRQ; /* raised, but not for this CPU: a wrong number? */
+  if (status & END && !unheard) return AL_OK;
   if (status & RUNNING && !in_time) return AL_NPU_TIMEOUT;
-  return status & IRQ ? AL_NPU_STOPPED : AL_NPU_SILENT;
+  return status & IRQ && !unheard ? AL_NPU_STOPPED : AL_NPU_SILENT;
 }
 
 static void clean(const al_ethosu_driver *driver, const void *address, uint32_t bytes) {
@@ -246,9 +247,15 @@ uint32_t al_ethosu_probe(const al_ethosu_driver *driver) { return driver->base ?
 al_npu al_ethosu_driver_npu(al_ethosu_driver *driver) { return (al_npu){run, driver}; }
 
 void al_ethosu_interrupt(al_ethosu_driver *driver) {
-  driver->status = get(driver, STATUS);
+  uint32_t status = get(driver, STATUS);
+  if (!(status & IRQ)) return; /* called again, before the line fell */
   put(driver, CMD, CMD_CLEAR_IRQ); /* [3:2] 0: clock and power stay on */
-  driver->interrupted = is_over(driver->status);
+  /* After an interrupt in the middle the NPU may have finished before the write, which cleared that interrupt too. */
+  if (!is_over(status)) status = get(driver, STATUS) | IRQ;
+  if (is_over(status)) {
+    driver->status = status;
+    driver->interrupted = true;
+  }
 #ifdef __arm__
   __asm volatile("dsb\n sev" ::: "memory");
 #endif

@@ -48,7 +48,8 @@ al_npu al_ethosu_driver_npu(al_ethosu_driver *driver);
 void al_ethosu_interrupt(al_ethosu_driver *driver);
 
 #ifdef __arm__
-bool al_ethosu_wfe(void *hook_state); /* for `sleep`: until the next event or interrupt, without a limit of time */
+/* For `sleep`: until the next event or interrupt. Only another interrupt, of a timer, ends it if the NPU's gets lost. */
+bool al_ethosu_wfe(void *hook_state);
 /* Armv7-M and later, by the System Control Block; nothing happens if the data cache is off. */
 void al_ethosu_scb_clean(const void *address, uint32_t bytes);
 void al_ethosu_scb_invalidate(void *address, uint32_t bytes);

@@ -22,18 +22,20 @@ void al_start(void) __attribute__((noreturn, used));
 void al_fault(void) __attribute__((naked));
 void al_report_fault(const uint32_t *frame, uint32_t exception) __attribute__((noreturn, used));
 void al_npu_interrupt(void) __attribute__((weak, alias("al_fault")));
+void al_tick(void) __attribute__((weak, alias("al_fault"))); /* of SysTick */
 
 #ifndef AL_NPU_IRQ
 #define AL_NPU_IRQ 0
 #endif
 #define IRQS (AL_NPU_IRQ + 1)
 
-/* The pragma: the NPU's entry overrides the range before it, on purpose. */
+/* The pragma: the two last entries override the range before them, on purpose. */
 #pragma GCC diagnostic ignored "-Woverride-init"
 __attribute__((section(".vectors"), used)) static void (*const vectors[16 + IRQS])(void) = {
     [0] = (void (*)(void))(uintptr_t)al_stack_top,
     [1] = al_reset,
     [2 ... 15 + IRQS] = al_fault,
+    [15] = al_tick,
     [16 + AL_NPU_IRQ] = al_npu_interrupt,
 };
 
