@@ -7,7 +7,6 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import FixedQParamsObserver, ObserverBase
 
 from arm_lower.errors import QuantizationError
+from quant.graph import state_kept
 from quant.nodes import is_constant
 from quant.pt2e import convert_pt2e, prepare_pt2e
 from quant.quantizer import EthosUQuantizer, module_stack
@@ -100,7 +100,7 @@ def calibrate(
     expected = total or operator.length_hint(samples)
     kept: list[tuple[Any, ...]] = []
     done = 0
-    with torch.no_grad(), _state_kept(prepared):
+    with torch.no_grad(), state_kept(prepared):
         for sample in samples:
             example_inputs = example_inputs if example_inputs is not None else sample
             check_sample(sample, example_inputs, done, names)
@@ -123,19 +123,6 @@ def calibrate(
     for message in observer_findings(prepared):
         _warn(message)
     return done
-
-
-@contextmanager
-def _state_kept(prepared: fx.GraphModule) -> Iterator[None]:
-    """The model's own buffers get their values back: calibration must not become part of its initial state."""
-    buffers = dict(prepared.named_buffers())
-    own = {str(n.target) for n in prepared.graph.nodes if n.op == "get_attr"} & buffers.keys()
-    before = [(buffers[name], buffers[name].clone()) for name in sorted(own)]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)
 
 
 def check_sample(sample: object, example: tuple[Any, ...], index: int, names: list[str] | None = None) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeGuard
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
+from arm_lower.edge.functionalize import NotFunctional, functionalize, needed
 from arm_lower.errors import QuantizationError
 from quant.bias import TRANSPOSED, bias_scale
 from quant.nodes import WEIGHTED, argument, constant, is_constant
@@ -17,38 +20,17 @@ aten = torch.ops.aten
 
 DROPOUTS = frozenset({aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default})
 
-_MOVERS = (
-    "view",
-    "reshape",
-    "expand",
-    "permute",
-    "transpose",
-    "select",
-    "slice",
-    "squeeze",
-    "unsqueeze",
-    "t",
-    "alias",
-    "detach",
-    "flatten",
-    "unbind",
-    "split",
-    "chunk",
-    "getitem",
-    "narrow",
-    "unflatten",
-    "movedim",
-    "swapaxes",
-    "contiguous",
-    "to",
-    "_to_copy",
-    "dropout",
-    "unfold",
-    "diagonal",
-    "split_with_sizes",
-    "tensor_split",
+_EMPTY = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_permuted.default,
+        aten.empty_strided.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+    }
 )
-"""Operators (without overload) whose result may alias their input."""
+_MADE_LIMIT = 1 << 14
 
 
 def strip_guards(gm: fx.GraphModule) -> bool:
@@ -80,69 +62,25 @@ def positional_tensors(gm: fx.GraphModule) -> None:
         node.args, node.kwargs = tuple(args), kwargs
 
 
-def functionalize(gm: fx.GraphModule) -> None:
-    """Replaces in-place operators by functional ones where no other name of the changed tensor is read later.
+def make_functional(gm: fx.GraphModule) -> None:
+    """Makes in-place operators functional. What a buffer becomes is one ``copy_`` at the end; a change of an input is
+    seen by later readers but not written back to the caller.
 
-    An in-place operator on an input, a parameter, a buffer or a tensor with live views is left alone.
+    Raises:
+        NotFunctional: As `functionalize`; the module is as it was.
     """
-    order = {node: i for i, node in enumerate(gm.graph.nodes)}
-    names = {node.name for node in gm.graph.nodes}
-    for node in list(gm.graph.nodes):
-        functional = _functional(node)
-        if functional is None or not _last_use(node, order):
-            continue
-        with gm.graph.inserting_before(node):
-            new = gm.graph.call_function(functional, node.args, node.kwargs)
-        new.meta = dict(node.meta)
-        order[new] = order[node]
-        node.replace_all_uses_with(new)
-        gm.graph.erase_node(node)
-        plain = node.name.rstrip("_")
-        new.name = node.name if plain in names else plain
-        names.add(new.name)
-
-
-def _functional(node: fx.Node) -> Any | None:
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return None
-    packet, overload = node.target._schema.name.split("::")[1], node.target._overloadname
-    if node.target.namespace != "aten" or not packet.endswith("_") or packet.endswith("__"):
-        return None
-    found = getattr(getattr(aten, packet[:-1], None), overload, None)
-    return found if isinstance(found, torch._ops.OpOverload) else None
-
-
-def _aliases(node: fx.Node) -> bool:
-    if node.op != "call_function":
-        return False
-    target = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        name = target._schema.name.split("::")[1]
-    else:
-        name = getattr(target, "__name__", "")
-    return name.endswith("_") or name in _MOVERS
-
-
-def _last_use(node: fx.Node, order: dict[fx.Node, int]) -> bool:
-    """Whether nothing that may share storage with the first operand of ``node`` is read after ``node``."""
-    todo, seen = [node.args[0]], {node}
-    while todo:
-        alias = todo.pop()
-        if not isinstance(alias, fx.Node) or alias in seen:
-            continue
-        seen.add(alias)
-        if alias.op != "call_function":
-            return False
-        for user in alias.users:
-            if user is node:
-                continue
-            if order[user] > order[node]:
-                return False
-            if _aliases(user):
-                todo.append(user)
-        if _aliases(alias):
-            todo.append(alias.args[0])
-    return True
+    if not needed(gm.graph):
+        return
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    graph._codegen = gm.graph._codegen
+    final = functionalize(graph)
+    with graph.inserting_before(graph.output_node()):
+        for node, value in final.items():
+            if node.op == "get_attr":
+                graph.call_function(aten.copy_.default, (node, value)).meta = dict(node.meta)
+    graph.eliminate_dead_code()
+    gm.graph = graph
 
 
 def drop_identities(gm: fx.GraphModule) -> None:
@@ -277,10 +215,26 @@ def _call(gm: fx.GraphModule, target: Any, args: tuple[Any, ...], like: fx.Node)
     return node
 
 
-def fold_constants(gm: fx.GraphModule, limit: int = 1 << 22) -> None:
-    """Computes nodes that only read parameters, up to ``limit`` elements or the size of what they read."""
+def fill_empty(gm: fx.GraphModule) -> None:
+    """Fills tensors that were made without values with zeros, so that results are the same each time."""
     for node in list(gm.graph.nodes):
-        if node.op != "call_function" or not node.all_input_nodes or not isinstance(node.meta.get("val"), torch.Tensor):
+        if node.op != "call_function" or node.target not in _EMPTY:
+            continue
+        with gm.graph.inserting_before(node):
+            value = node.meta["val"]
+            zeros = gm.graph.call_function(aten.full.default, (list(value.shape), 0), {"dtype": value.dtype})
+        zeros.meta = dict(node.meta)
+        node.replace_all_uses_with(zeros)
+        gm.graph.erase_node(node)
+
+
+def fold_constants(gm: fx.GraphModule, limit: int = 1 << 22) -> None:
+    """Computes nodes that only read parameters, up to ``limit`` elements or the size of what they read, and those that
+    read nothing, up to `_MADE_LIMIT` elements."""
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        if not node.all_input_nodes and node.meta["val"].numel() > _MADE_LIMIT:
             continue
         if not all(is_constant(x) for x in node.all_input_nodes) or not isinstance(node.target, torch._ops.OpOverload):
             continue
@@ -367,13 +321,23 @@ def quantize_biases(gm: fx.GraphModule) -> None:
 Pass = Callable[[fx.GraphModule], None]
 
 INFERENCE_PASSES: tuple[Pass, ...] = (
-    positional_tensors,
-    functionalize,
-    drop_identities,
+    fill_empty,
     fold_constants,
     fold_batch_norms,
 )
-TRAINING_PASSES: tuple[Pass, ...] = (positional_tensors, functionalize)
+
+
+@contextmanager
+def state_kept(gm: fx.GraphModule) -> Iterator[None]:
+    """The module's own buffers get their values back: what is run inside must not become part of its initial state."""
+    buffers = dict(gm.named_buffers())
+    own = {str(n.target) for n in gm.graph.nodes if n.op == "get_attr"} & buffers.keys()
+    before = [(buffers[name], buffers[name].clone()) for name in sorted(own)]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def check_evaluation(gm: fx.GraphModule) -> None:
@@ -395,10 +359,38 @@ def check_evaluation(gm: fx.GraphModule) -> None:
             )
 
 
+def _exported_again(gm: fx.GraphModule) -> fx.GraphModule:
+    """The module as torch makes it functional, which takes a trace and some operators apart."""
+    values = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+    flat = [torch.zeros(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v for v in values]
+    info = getattr(gm.graph._codegen, "pytree_info", None)
+    args, kwargs = pytree.tree_unflatten(flat, info.in_spec) if info else (tuple(flat), {})
+    again = torch.export.export(gm, args, kwargs).run_decompositions({}).module(check_guards=False)
+    assert isinstance(again, fx.GraphModule)
+    return again
+
+
 def normalize(gm: fx.GraphModule, is_qat: bool) -> fx.GraphModule:
-    """Brings an exported graph into the form that the annotation rules expect, in place. Idempotent."""
+    """Brings an exported graph into the form that the annotation rules expect. Idempotent.
+
+    Returns:
+        ``gm``, changed in place; another module if only torch can make its in-place operators functional.
+
+    Raises:
+        QuantizationError: In-place operators that training cannot have.
+    """
     strip_guards(gm)
-    for step in TRAINING_PASSES if is_qat else INFERENCE_PASSES:
+    positional_tensors(gm)
+    if not is_qat:
+        drop_identities(gm)  # an alias that no fake tensor tells of
+    try:
+        make_functional(gm)
+    except NotFunctional as error:
+        if is_qat:
+            raise QuantizationError(f"an in-place operator cannot be trained: {error}",
+                                    "write it out of place in the model") from error  # fmt: skip
+        gm = _exported_again(gm)
+    for step in () if is_qat else INFERENCE_PASSES:
         step(gm)
     gm.graph.lint()
     gm.recompile()

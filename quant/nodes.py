@@ -49,13 +49,15 @@ def is_float_tensor(x: object) -> TypeGuard[fx.Node]:
 
 
 def is_constant(x: object) -> TypeGuard[fx.Node]:
-    """Whether ``x`` reads a parameter or buffer."""
-    return isinstance(x, fx.Node) and x.op == "get_attr"
+    """Whether ``x`` reads a parameter, or a buffer that the graph does not change."""
+    if not isinstance(x, fx.Node) or x.op != "get_attr":
+        return False
+    return not any(user.target is aten.copy_.default and user.args[0] is x for user in x.users)
 
 
 def constant(gm: fx.GraphModule, node: object) -> torch.Tensor | None:
-    """The parameter or buffer that ``node`` reads, or None."""
-    if not isinstance(node, fx.Node) or node.op != "get_attr":
+    """The value of a node that `is_constant`, or None."""
+    if not is_constant(node):
         return None
     value: Any = gm
     for part in str(node.target).split("."):

@@ -10,7 +10,7 @@ from torchao.quantization.pt2e.prepare import prepare
 
 from arm_lower.errors import QuantizationError
 from quant.bias import BiasScale
-from quant.graph import check_evaluation, merge_duplicates, normalize, quantize_biases, strip_guards
+from quant.graph import check_evaluation, merge_duplicates, normalize, quantize_biases, state_kept, strip_guards
 from quant.nodes import constant
 from quant.observers import PerChannelWeightObserver, RangeObserver
 from quant.quantizer import EthosUQuantizer
@@ -30,7 +30,7 @@ def prepare_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQuant
         QuantizationError: ``model`` is no exported model, or a setting of the quantizer does not fit it.
     """
     gm = _graph_module(model)
-    normalize(gm, is_qat=False)
+    gm = normalize(gm, is_qat=False)
     check_evaluation(gm)
     prepared: fx.GraphModule = quantize_pt2e.prepare_pt2e(gm, quantizer)
     modules = dict(prepared.named_modules(remove_duplicate=False))
@@ -72,7 +72,8 @@ def convert_pt2e(model: fx.GraphModule, fold_quantize: bool = True) -> fx.GraphM
     if trained:
         finish_training(model)
     fit_biases(model)
-    converted: fx.GraphModule = quantize_pt2e.convert_pt2e(model, fold_quantize=fold_quantize)
+    with state_kept(model):  # folding runs the operators that have constant operands
+        converted: fx.GraphModule = quantize_pt2e.convert_pt2e(model, fold_quantize=fold_quantize)
     merge_duplicates(converted)
     if trained:
         quantize_biases(converted)

@@ -76,11 +76,13 @@ def finish_training(gm: fx.GraphModule) -> None:
 
 
 def _drop_counters(gm: fx.GraphModule) -> None:
-    """Removes ``num_batches_tracked += 1``."""
+    """Removes ``num_batches_tracked += 1``, of which nothing but the buffer knows."""
     for node in list(gm.graph.nodes):
-        if node.op == "call_function" and node.target is aten.add_.Tensor and not node.users:
-            if constant(gm, node.args[0]) is not None:
-                gm.graph.erase_node(node)
+        if node.op != "call_function" or node.target is not aten.copy_.default:
+            continue
+        counter, more = node.args
+        if more.target is aten.add.Tensor and {*counter.users} == {node, more} and {*more.users} == {node}:
+            gm.graph.erase_node(node)
 
 
 def _fold_trained(gm: fx.GraphModule, norm: fx.Node, modules: dict[str, nn.Module]) -> None:

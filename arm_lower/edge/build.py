@@ -307,11 +307,14 @@ class _Importer:
             out_spec: Pytree of the outputs.
         """
         order = [*self.inputs, *self.constants]
+        updates: dict[fx.Node, Any] = {}
         if functionalize.needed(self.graph):
-            self._fill_values()  # PT2E's nodes come without, and an operator's dtype decides its functional form
-        updates = functionalize.run(self.graph, set(self.inputs), self.mode)
-        if updates is None:
-            return None
+            self._fill_true_values()
+            try:
+                updates.update(functionalize.functionalize(self.graph))
+            except functionalize.NotFunctional as error:
+                _log.info("%s: %s", self.name, error)
+                return None
         outputs = list(self.graph.output_node().args[0])  # type: ignore[arg-type]
         for holder, value in zip(mutated, outputs, strict=False):
             if holder is not None:
@@ -338,6 +341,30 @@ class _Importer:
             head = next(iter(self.graph.nodes))
             if head is not node:
                 head.prepend(node)
+
+    def _fill_true_values(self) -> None:
+        """Give nodes without a value one that shares storage as it will; PT2E's nodes come without."""
+        if all("val" in n.meta for n in self.graph.nodes if n.op in ("placeholder", "call_function")):
+            return
+        values: dict[fx.Node, Any] = {}
+        for node in self.graph.nodes:
+            if node.op == "placeholder":
+                known = self.constants.get(node, node.meta.get("val"))
+                if isinstance(known, torch.Tensor):
+                    node.meta["val"] = fake(self.mode, known.shape, known.dtype, is_channels_last(known))
+                values[node] = node.meta.get("val")
+            elif node.op == "call_function":
+                values[node] = node.meta["val"] = self._true_value(node, values)
+
+    def _true_value(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        args: Any = fx.map_arg(node.args, values.__getitem__)
+        kwargs: Any = fx.map_arg(node.kwargs, values.__getitem__)
+        try:
+            with self.mode:
+                return node.target(*args, **kwargs)  # type: ignore[operator]
+        except Exception as error:  # noqa: BLE001 - torch raises anything here
+            raise ArmLowerError(f"{describe(node)}: its shape cannot be computed: {error}",
+                                "export the model with torch.export.export") from error  # fmt: skip
 
     def _fill_values(self) -> None:
         """Give every node a value; make all contiguous but channels-last user inputs."""

@@ -27,7 +27,7 @@ _aten = torch.ops.aten
 # A folded constant may take this many bytes even if what it is computed from is smaller.
 _FOLD_LIMIT = 64 * 1024
 
-_EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
+_EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_permuted", "empty_strided", "new_empty_strided"})
 
 # Kernels that go over raw memory, so that any layout does as long as all operands share it.
 _ANY_LAYOUT = frozenset(

@@ -1,8 +1,10 @@
-"""In-place operators to functional ones, in one walk and without a trace.
+"""In-place operators of an exported graph, made functional.
 
-A value changed in place is replaced by a new value for all later readers. This is exact as long as no
-other live value shares its storage; `run` finds out from the operators' schemas and gives up otherwise
-(the caller then asks torch, which re-traces the program).
+An exported graph changes a tensor wherever the model did, also through views: ``y[:, :4] = 0`` is a slice and a fill_
+of the slice. PT2E and a memory plan cannot live with that: every reader of a quantized tensor gets a copy of its own,
+and no planned tensor is another one. Here each change makes a new value of the whole storage, and a view that is read
+after a change is taken again from the newest value. Which nodes share storage is seen from their values: the fake
+tensors of torch.export share it as the real ones do.
 """
 
 from __future__ import annotations
@@ -12,166 +14,276 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
-from arm_lower.edge.meta import describe, fake_result, op_name
-from arm_lower.errors import ArmLowerError
+from arm_lower.edge.meta import op_name
 
-# Return their first argument as it is, though the schema says nothing about aliases.
-_SILENT_ALIASES = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
-# Same elements at the same place if they alias at all.
-_WHOLE = _SILENT_ALIASES | frozenset({"alias", "detach", "contiguous", "to", "lift_fresh", "lift", "positive"})
+_aten = torch.ops.aten
+
+# Views by what puts a new value of the view into the tensor that it is taken from.
+_SAME = frozenset({"alias", "detach", "contiguous", "to", "positive", "lift", "lift_fresh"})
+_RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view", "view_as",
+                       "reshape_as"})  # fmt: skip
+_PERMUTATIONS = frozenset({"permute", "transpose", "t", "swapaxes", "swapdims", "movedim", "moveaxis", "numpy_T", "mT"})
+_SLICES = frozenset({"slice", "narrow", "select"})
+_PARTS = frozenset({"split", "split_with_sizes", "chunk", "tensor_split"})
+_MAY_COPY = _SAME | _RESHAPES  # though their schemas say that the result is an alias
+
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 
 
-def run(graph: fx.Graph, inputs: set[fx.Node], mode: FakeTensorMode) -> dict[fx.Node, Any] | None:
-    """Make ``graph`` functional in place.
+class NotFunctional(Exception):
+    """A change that this module cannot express; torch's own functionalization may, which traces the program again."""
+
+
+def functionalize(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """Makes ``graph`` functional, in place.
 
     Args:
-        graph: ATen graph; every node has ``meta["val"]`` if it is `needed`.
-        inputs: Placeholders of the caller's tensors. A change of one of them is seen by later readers in
-            the graph but not written back to the caller.
-        mode: For dtype questions.
+        graph: ATen graph with the fake value of every tensor in ``meta["val"]``, as torch.export makes them.
 
     Returns:
-        Placeholder -> its final value, for every placeholder that was changed. None if a changed value
-        shares storage with another live value; the graph is then no longer usable.
+        Each placeholder and ``get_attr`` node that was changed, and its final value.
 
     Raises:
-        ArmLowerError: An in-place operator that has no functional form.
+        NotFunctional: There is a change through a view of a kind that is not known, or by an operator without a
+            functional form. The graph is no longer usable.
     """
-    nodes = list(graph.nodes)
-    if not needed(graph):
-        return {}
-    position = {n: i for i, n in enumerate(nodes)}
-    last_use = {n: max((position[u] for u in n.users), default=-1) for n in nodes}
-    state = _Aliases()
-    current: dict[fx.Node, Any] = {}
-    for node in nodes:
-        written = _written_argument(node) if _writes(node) else None
-        if written is not None:
-            if state.conflict(written, position[node], last_use, inputs):
-                return None
-            state.same(node, written)
-        elif node.op == "call_function":
-            state.visit(node)
-        _read_current(node, state, current)
-        if written is not None:
-            current[state.whole(written)] = _functional(graph, node, mode)
-    return {n: v for n, v in current.items() if n.op == "placeholder"}
+    work = _Functional(graph)
+    work.run()
+    return {root: work.read(root) for root in work.version if root.op in ("placeholder", "get_attr")}
 
 
 def needed(graph: fx.Graph) -> bool:
     """Whether there is an in-place operator."""
-    return any(_writes(n) for n in graph.nodes)
+    return any(map(writes, graph.nodes))
 
 
-class _Aliases:
-    """Which nodes share storage: `root` for any overlap, `whole` for the very same elements."""
+def writes(node: fx.Node) -> bool:
+    """Whether ``node`` changes one of its arguments."""
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
-    def __init__(self) -> None:
-        self._root: dict[fx.Node, fx.Node] = {}
-        self._whole: dict[fx.Node, fx.Node] = {}
-        self._members: dict[fx.Node, list[fx.Node]] = {}
 
-    def whole(self, node: fx.Node) -> fx.Node:
-        return self._whole.get(node, node)
+class _Functional:
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.roots: dict[int, fx.Node] = {}  # by storage, while its fake tensors live in the graph's metadata
+        self.source: dict[fx.Node, fx.Node] = {}  # node -> its first argument in the graph as it was
+        self.parent: dict[fx.Node, fx.Node] = {}  # view -> what it is taken from
+        self.version: dict[fx.Node, int] = {}  # of a root: how often its storage was changed
+        self.newest: dict[fx.Node, tuple[int, fx.Node]] = {}
+        self.strangers: dict[fx.Node, str] = {}  # root -> why its storage cannot be changed
 
-    def root(self, node: fx.Node) -> fx.Node:
-        return self._root.get(node, node)
+    def run(self) -> None:
+        attributes: dict[str, fx.Node] = {}
+        changes = []
+        for node in list(self.graph.nodes):
+            if node.op == "get_attr" and attributes.setdefault(str(node.target), node) is not node:
+                node.replace_all_uses_with(attributes[str(node.target)])
+                self.graph.erase_node(node)
+                continue
+            with self.graph.inserting_before(node):
+                if writes(node):
+                    self.write(node)
+                    changes.append(node)
+                    continue
+                self.note(node)
+                node.args, node.kwargs = fx.map_arg(node.args, self.read), fx.map_arg(node.kwargs, self.read)
+        for node in reversed(changes):
+            self.graph.erase_node(node)
 
-    def same(self, node: fx.Node, source: fx.Node) -> None:
-        self._whole[node] = self.whole(source)
-        self._join(node, source)
+    # ---- who shares storage ----------------------------------------------------------------------------------
 
-    def _join(self, node: fx.Node, source: fx.Node) -> None:
-        root = self.root(source)
-        self._root[node] = root
-        self._members.setdefault(root, [root]).append(node)
-
-    def visit(self, node: fx.Node) -> None:
-        """Note what an operator that writes nothing shares with its input."""
-        source = node.args[0] if node.args else None
-        if not isinstance(source, fx.Node):
+    def note(self, node: fx.Node) -> None:
+        """Finds out what a node that writes nothing is a view of."""
+        if node.args and isinstance(node.args[0], fx.Node):
+            self.source[node] = node.args[0]
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
             return
+        root = self.roots.setdefault(_storage(value), node)
+        source = self.source.get(node)
+        if node.target is operator.getitem and source is not None and _aliases(source):
+            source = self.source.get(source)
+        if root is node:
+            if _aliases(node) and op_name(node.target) not in _MAY_COPY and source is not None:
+                reason = f"{node.name} is a view of {source.name}, but their values do not share storage"
+                self.estrange(reason, root, self.root(source))
+        elif source is None or self.root(source) is not root:
+            self.estrange(f"{node.name} shares storage with {root.name}", root)
+        else:
+            self.parent[node] = source
+            self.newest[node] = (self.version.get(root, 0), node)
+
+    def estrange(self, reason: str, *roots: fx.Node | None) -> None:
+        for root in roots:
+            if root is not None:
+                self.strangers[root] = reason
+                self.check(root)
+
+    def check(self, root: fx.Node) -> None:
+        if root in self.strangers and root in self.version:
+            raise NotFunctional(self.strangers[root])
+
+    def root(self, node: fx.Node) -> fx.Node | None:
+        value = node.meta.get("val")
+        return self.roots.get(_storage(value)) if isinstance(value, torch.Tensor) else None
+
+    def read(self, node: fx.Node) -> fx.Node:
+        """The newest value of ``node``, taken again if its storage was changed since."""
+        root = self.root(node)
+        version = self.version.get(root, 0) if root is not None else 0
+        if version == 0:
+            return node
+        known, value = self.newest.get(node, (0, node))
+        if known == version:
+            return value
+        source = self.read(self.parent[node])
+        if writes(node):  # returns what it has changed
+            return source
         if node.target is operator.getitem:
-            self._join(node, source)
-        elif isinstance(node.target, torch._ops.OpOverload):
-            name = op_name(node.target)
-            aliases = name in _SILENT_ALIASES or any(r.alias_info is not None for r in node.target._schema.returns)
-            if aliases and name in _WHOLE:
-                self.same(node, source)
-            elif aliases:
-                self._join(node, source)
+            pieces = _node(node.args[0])
+            again = self.graph.create_node("call_function", pieces.target, (source, *pieces.args[1:]), pieces.kwargs)
+            again.meta = dict(pieces.meta)
+            value = self.graph.call_function(operator.getitem, (again, node.args[1]))
+        else:
+            value = self.graph.create_node("call_function", node.target, (source, *node.args[1:]), node.kwargs)
+        value.meta = dict(node.meta)
+        self.newest[node] = (version, value)
+        return value
 
-    def conflict(self, node: fx.Node, at: int, last_use: dict[fx.Node, int], inputs: set[fx.Node]) -> bool:
-        """True if a write to ``node`` at position ``at`` would be seen through another live value."""
-        root, whole = self.root(node), self.whole(node)
-        if root is not whole and root.op == "placeholder" and root not in inputs:
-            return True
-        others = (m for m in self._members.get(root, ()) if self.whole(m) is not whole)
-        return any(last_use[m] > at for m in others)
+    # ---- changes ---------------------------------------------------------------------------------------------
 
+    def write(self, node: fx.Node) -> None:
+        arguments = _overload(node)._schema.arguments
+        written = [i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
+        place = node.args[0] if node.args else None
+        if written != [0] or not isinstance(place, fx.Node) or self.root(place) is None:
+            raise NotFunctional(f"{node.name} changes more than its first argument")
+        value = self.value(node, place)
+        news = [(place, value)]
+        self.parent[node] = place
+        while place in self.parent:
+            value = self.put(place, self.read(self.parent[place]), value)
+            place = self.parent[place]
+            news.append((place, value))
+        version = self.version[place] = self.version.get(place, 0) + 1
+        self.check(place)
+        self.newest.update({n: (version, v) for n, v in news})
 
-def _writes(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    def value(self, node: fx.Node, place: fx.Node) -> fx.Node:
+        """What an in-place operator writes: a tensor of the shape and dtype of ``place``."""
+        name, like = op_name(node.target), place.meta["val"]
+        args: Any = fx.map_arg(node.args, self.read)
+        kwargs: Any = fx.map_arg(node.kwargs, self.read)
+        if name in ("fill_", "zero_") and not isinstance(_argument(node, 1, 0), fx.Node):
+            return self.call(_aten.full.default, (list(like.shape), _argument(node, 1, 0)), node, dtype=like.dtype)
+        if name in ("copy_", "fill_"):
+            result = _node(args[1])
+        else:
+            overload = _overload(node)
+            packet = getattr(getattr(torch.ops, overload.namespace), name[:-1], None) if name.endswith("_") else None
+            target = getattr(packet, overload._overloadname, None)
+            if not isinstance(target, OpOverload) or target._schema.is_mutable:
+                raise NotFunctional(f"{node.name} ({node.target}) has no functional form")
+            result = self.call(target, args, node, **kwargs)
+        if result.meta["val"].dtype != like.dtype:
+            result = self.call(_aten._to_copy.default, (result,), node, dtype=like.dtype)
+        if result.meta["val"].shape != like.shape:
+            result = self.call(_aten.expand.default, (result, list(like.shape)), node)
+        return result
 
+    def put(self, view: fx.Node, base: fx.Node, value: fx.Node) -> fx.Node:
+        """``base`` with ``value`` in the place of ``view``, which is taken from it."""
+        shape, rank = base.meta["val"].shape, base.meta["val"].dim()
+        if view.target is operator.getitem:
+            return self.put_part(view, base, value)
+        name = op_name(view.target)
+        if writes(view) or name in _SAME:
+            return value
+        if name in _RESHAPES:
+            return self.call(_aten.reshape.default, (value, list(shape)), view)
+        if name in _PERMUTATIONS and rank <= len(_PRIMES):
+            # sizes that differ tell where each dimension goes
+            moved = _overload(view)(torch.empty(_PRIMES[:rank], device="meta"), *view.args[1:], **view.kwargs)
+            return self.call(_aten.permute.default, (value, [moved.shape.index(p) for p in _PRIMES[:rank]]), view)
+        if name not in _SLICES:
+            raise NotFunctional(f"a change through {view.name} ({view.target})")
+        dim = int(_argument(view, 1, 0)) % rank
+        if name == "select":
+            value = self.call(_aten.unsqueeze.default, (value, dim), view)
+            return self.overwrite(base, value, dim, int(_argument(view, 2)) % shape[dim], 1, view)
+        if name == "narrow":
+            return self.overwrite(base, value, dim, int(_argument(view, 2)) % shape[dim], _argument(view, 3), view)
+        start, stop, step = slice(*(_argument(view, i) for i in (2, 3, 4))).indices(shape[dim])
+        if step != 1:
+            return self.call(_aten.slice_scatter.default, (base, value, dim, start, stop, step), view)
+        return self.overwrite(base, value, dim, start, view.meta["val"].shape[dim], view)
 
-def _written_argument(node: fx.Node) -> fx.Node:
-    """The tensor that an in-place operator changes: its first argument."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    written = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
-    target = node.args[0] if node.args else None
-    if written != [0] or not isinstance(target, fx.Node):
-        raise ArmLowerError(f"{describe(node)} changes its arguments and cannot be made functional",
-                            "call model.eval() before export, or write it out of place")  # fmt: skip
-    return target
+    def put_part(self, view: fx.Node, base: fx.Node, value: fx.Node) -> fx.Node:
+        """As `put`, for one of the results of an operator that takes a tensor apart."""
+        pieces, index = _node(view.args[0]), int(str(view.args[1]))
+        name, parts = op_name(pieces.target), pieces.meta["val"]
+        dim = int(_named(pieces, "dim", 0)) % base.meta["val"].dim()
+        if name == "unbind":
+            value = self.call(_aten.unsqueeze.default, (value, dim), view)
+            return self.overwrite(base, value, dim, index % len(parts), 1, view)
+        if name not in _PARTS:
+            raise NotFunctional(f"a change through {view.name} ({pieces.target})")
+        start = sum(p.shape[dim] for p in parts[: index % len(parts)])
+        return self.overwrite(base, value, dim, start, parts[index].shape[dim], view)
 
+    def overwrite(self, base: fx.Node, value: fx.Node, dim: int, start: int, count: int, like: fx.Node) -> fx.Node:
+        """``base`` with ``value`` at ``start`` of a dimension: a concatenation, which the NPU can take."""
+        size = base.meta["val"].shape[dim]
+        ends = ((0, start), (start + count, size))
+        before, after = ([self.call(_aten.slice.Tensor, (base, dim, a, b), like)] if a < b else [] for a, b in ends)
+        parts = [*before, *([value] if count else []), *after]
+        return parts[0] if len(parts) == 1 else self.call(_aten.cat.default, (parts, dim), like)
 
-def _read_current(node: fx.Node, state: _Aliases, current: dict[fx.Node, Any]) -> None:
-    if not current:
-        return
-
-    def newest(arg: fx.Node) -> Any:
-        return current.get(state.whole(arg), arg)
-
-    node.args = fx.map_arg(node.args, newest)
-    node.kwargs = fx.map_arg(node.kwargs, newest)
-
-
-def _functional(graph: fx.Graph, node: fx.Node, mode: FakeTensorMode) -> fx.Node:
-    """Turn an in-place node into a functional one; the node that holds the new value of its first argument."""
-    target = node.target
-    assert isinstance(target, torch._ops.OpOverload)
-    name, written = op_name(target), node.args[0]
-    source = node.args[1] if len(node.args) > 1 else None
-    if name == "copy_" and isinstance(source, fx.Node) and _same_type(source, written):
-        return source
-    packet = getattr(getattr(torch.ops, target.namespace), name.removesuffix("_"), None)
-    overload = getattr(packet, target._overloadname, None) if name.endswith("_") else None
-    if overload is None or overload._schema.is_mutable:
-        raise ArmLowerError(f"{describe(node)} has no functional form", "write it out of place in the model")
-    node.target = overload
-    dtype = written.meta["val"].dtype if isinstance(written, fx.Node) and "val" in written.meta else None
-    if dtype is None or all(_dtype(n) == dtype for n in node.all_input_nodes):
+    def call(self, target: OpOverload, args: tuple[Any, ...], like: fx.Node, **kwargs: Any) -> fx.Node:
+        """A new node, with the metadata of ``like`` but a value of its own."""
+        known = like.meta.get("val")
+        if not isinstance(known, FakeTensor):
+            raise NotFunctional(f"{like.name} has no fake value")
+        name = like.name.rstrip("_") if writes(like) else None
+        node = self.graph.create_node("call_function", target, args, kwargs, name)
+        values: Any = fx.map_arg(args, lambda n: n.meta["val"])
+        named: Any = fx.map_arg(kwargs, lambda n: n.meta["val"])
+        with known.fake_mode:
+            node.meta = {**like.meta, "val": target(*values, **named)}
         return node
-    found = fake_result(mode, overload, node.args, dict(node.kwargs)).dtype
-    if found == dtype:
-        return node
-    # In place, the result takes the dtype of the tensor it is written to.
-    value, node.meta["val"] = node.meta["val"], node.meta["val"].to(found)
-    with graph.inserting_after(node):
-        cast = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
-    cast.meta = {**node.meta, "val": value}
-    return cast
 
 
-def _dtype(node: fx.Node) -> torch.dtype | None:
-    value = node.meta.get("val")
-    return value.dtype if isinstance(value, torch.Tensor) else None
+def _aliases(node: fx.Node) -> bool:
+    """Whether the schema says that a result is, or may be, an alias."""
+    return isinstance(node.target, OpOverload) and any(r.alias_info is not None for r in node.target._schema.returns)
 
 
-def _same_type(a: Any, b: Any) -> bool:
-    va, vb = (n.meta.get("val") if isinstance(n, fx.Node) else None for n in (a, b))
-    if not isinstance(va, torch.Tensor) or not isinstance(vb, torch.Tensor):
-        return False
-    return va.shape == vb.shape and va.dtype == vb.dtype
+def _storage(value: torch.Tensor) -> int:
+    return int(value.untyped_storage()._cdata)
+
+
+def _overload(node: fx.Node) -> OpOverload:
+    assert isinstance(node.target, OpOverload)  # callers asked
+    return node.target
+
+
+def _node(arg: object) -> fx.Node:
+    assert isinstance(arg, fx.Node)  # callers asked
+    return arg
+
+
+def _argument(node: fx.Node, position: int, default: Any = None) -> Any:
+    """By position or by the name in the schema."""
+    if position < len(node.args):
+        return node.args[position]
+    arguments = _overload(node)._schema.arguments
+    return node.kwargs.get(arguments[position].name, default) if position < len(arguments) else default
+
+
+def _named(node: fx.Node, name: str, default: Any) -> Any:
+    arguments = _overload(node)._schema.arguments
+    position = next((i for i, a in enumerate(arguments) if a.name == name), None)
+    return default if position is None else _argument(node, position, default)

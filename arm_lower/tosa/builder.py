@@ -39,6 +39,7 @@ class Builder:
         self.stem = "t"
         self._names: dict[str, int] = {}
         self._magnitude: dict[Tensor, float] = {}
+        self._producer: dict[Tensor, Op] = {}  # of int32 tensors
 
     # -- tensors -------------------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ class Builder:
         targets.check(op, self.family)
         self.graph.ops.append(op)
         if dtype is DType.INT32:
-            self._magnitude[op.output] = self._largest(op)
+            self._producer[op.output] = op
         return op.output
 
     def magnitude(self, x: Tensor, zero_point: int = 0) -> float:
@@ -81,7 +82,18 @@ class Builder:
         low, high = x.dtype.range
         if x.data is not None and x.size:
             low, high = int(x.data.min()), int(x.data.max())
+        if x not in self._magnitude and x in self._producer:
+            self._magnitude[x] = self._largest(self._producer[x])
         return min(float(max(abs(low - zero_point), abs(high - zero_point))), self._magnitude.get(x, self.UNKNOWN))
+
+    def _surely_below(self, x: Tensor, limit: float) -> bool:
+        """Whether a bound that needs no look at the weights is enough: to add up large ones takes time."""
+        op = self._producer.get(x)
+        if op is None or op.kind != "CONV2D" or op.inputs[2].data is None:
+            return False
+        products = op.inputs[1].size // op.inputs[1].shape[0]
+        bias = float(np.abs(op.inputs[2].data.astype(np.float64)).max())
+        return products * 255.0 * self.magnitude(op.inputs[0], op.integer("input_zp")) + bias < limit
 
     def _largest(self, op: Op) -> float:
         """A bound of the absolute values of an int32 result."""
@@ -163,7 +175,9 @@ class Builder:
         that calibration saw as constant asks for. Such a factor is cut to the largest legal one.
         """
         scales = np.atleast_1d(np.asarray(scale, dtype=np.float64))
-        if out is not DType.INT32 and x.dtype is not DType.INT48 and self.magnitude(x, input_zp) < self.UNKNOWN:
+        limit = 2.0**29 / max(scales.max(), 1e-30)
+        legal = out is DType.INT32 or x.dtype is DType.INT48 or self._surely_below(x, limit)
+        if not legal and self.magnitude(x, input_zp) < self.UNKNOWN:
             scales = np.minimum(scales, 2.0**29 / max(self.magnitude(x, input_zp), 1.0))
         if np.all(scales == scales[0]):
             scales = scales[:1]
