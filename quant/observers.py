@@ -23,6 +23,11 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 BINS = 4096
 FOLDS = 16
+LARGEST = 2.0**126
+"""Finite magnitudes beyond are taken for this, so that no sum and no bound of a histogram overflows float32."""
+MASKED = 40.0
+"""How far below the largest number of a tensor one may be a mask, in what only a softmax reads: e^-40 is nothing."""
+MASK_GAP = 20.0
 SAMPLE_LIMIT = 1 << 16
 """Elements of one tensor that enter the histogram; more are thinned out evenly."""
 FAR_END = 32
@@ -54,6 +59,11 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         places: How often the graph calls this observer in one run.
         functions: If only these functions of one variable read the tensor, the error is taken behind them, so
             that no steps are spent where they are flat.
+        margin: If only softmaxes read the tensor, or additions before them (``sums``): how far below all others a
+            number must be to become 0 in a softmax that reads it. Numbers like -1e9 or minus infinity, which are there
+            for that, then do not widen the range to themselves, but by `distance`.
+        sums: For each of these additions the observers of the sum and of what is added.
+        masked: Whether there were such numbers.
     """
 
     def __init__(
@@ -73,6 +83,9 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         self.non_finite = False
         self.places = 1
         self.functions: tuple[Function, ...] = ()
+        self.margin = 0.0
+        self.sums: tuple[tuple[RangeObserver, RangeObserver], ...] = ()
+        self.masked = False
         self._chosen: tuple[float, float] | None = None
         self._calls = 0
         self._bound = 0.0
@@ -102,7 +115,18 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         """The chosen range; it contains 0."""
         if self._chosen is None:
             self._chosen = self._choose()
-        return self._chosen
+        low, high = self._chosen
+        return (min(self.min_val - self.distance, 0.0), high) if self.masked else (low, high)
+
+    @property
+    def distance(self) -> float:
+        """How far below all others masked numbers must be."""
+        return max([self.margin, *(total.distance + other.span for total, other in self.sums)])
+
+    @property
+    def span(self) -> float:
+        """From the smallest to the largest number that is not masked."""
+        return max(self.max_val - self.min_val, 0.0)
 
     def _choose(self) -> tuple[float, float]:
         low, high = min(self.min_val, 0.0), max(self.max_val, 0.0)
@@ -127,6 +151,9 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
 
     def _note(self, values: torch.Tensor) -> None:
         flat = values.flatten().float()
+        flat = torch.where(torch.isfinite(flat), flat.clamp(-LARGEST, LARGEST), flat)
+        if self.margin or self.sums:
+            flat = self._without_masked(flat)
         low, high = (float(v) for v in torch.aminmax(flat))
         if not (math.isfinite(low) and math.isfinite(high)):
             self.non_finite = True
@@ -148,6 +175,18 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
         self._widen(max(-low, high))
         if self._bound:
             self._counts[fold] += self._histogram(flat)
+
+    def _without_masked(self, flat: torch.Tensor) -> torch.Tensor:
+        """Without what is far below all others. A gap tells it from the tail of a wide distribution."""
+        far = flat < flat.amax() - MASKED
+        near, beyond = flat[~far], flat[far]
+        if not beyond.numel() or not torch.isfinite(near).all():
+            return flat
+        low, high = (float(v) for v in torch.aminmax(near))
+        if low - float(beyond.amax()) <= max(MASK_GAP, high - low):
+            return flat
+        self.masked = True
+        return near
 
     def _histogram(self, flat: torch.Tensor) -> torch.Tensor:
         """(BINS,) counts of ``flat``. Of a large tensor, the bulk is counted on an even selection, and the far ends

@@ -10,9 +10,10 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from arm_lower.errors import QuantizationError
 from quant.annotate import Annotator
-from quant.annotate.elementwise import reader_function
+from quant.annotate.elementwise import reader_function, softmax_margin
 from quant.config import QuantizationConfig, get_symmetric_quantization_config
 from quant.graph import normalize
+from quant.nodes import aten
 from quant.observers import RangeObserver
 
 
@@ -36,6 +37,7 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         self._names: dict[str, QuantizationConfig | None] = {}
         self._types: dict[str, QuantizationConfig | None] = {}
         self._readers: dict[Any, list[tuple[fx.Node, fx.Node]]] = {}
+        self._tensors: dict[Any, set[fx.Node]] = {}
 
     def set_global(self, config: QuantizationConfig | None) -> EthosUQuantizer:
         """Config of every operator that no filter names."""
@@ -81,17 +83,44 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         configs = {node: self._config(node) for node in model.graph.nodes}
         annotator = Annotator(model, configs.get, self.is_qat, self._io)
         annotator.run()
-        self._readers = annotator.readers
+        self._readers, self._tensors = annotator.readers, annotator.tensors
         return model
 
     def prepare_obs_or_fq_callback(self, model: fx.GraphModule, edge_or_node_to_obs_or_fq: dict[Any, Any]) -> None:
-        """Tells the observer of a tensor that only functions of one variable read what these functions are."""
+        """Tells the observer of a tensor that only functions of one variable read what these functions are, and that
+        of a softmax's input how far away a mask is."""
         for place, readers in self._readers.items():
             observer = edge_or_node_to_obs_or_fq.get(place)
             if isinstance(observer, RangeObserver) and readers:
                 functions = [reader_function(model, node, tensor) for node, tensor in readers]
                 observer.functions = tuple(f for f in functions if f is not None) if all(functions) else ()
-        self._readers = {}
+        self._expect_masks(edge_or_node_to_obs_or_fq)
+        self._readers, self._tensors = {}, {}
+
+    def _expect_masks(self, observers: dict[Any, Any]) -> None:
+        """A mask before a softmax is a tensor of very low numbers, or an addition of one."""
+        masked: dict[fx.Node, RangeObserver] = {}  # what only softmaxes read, at once or after additions
+        waiting = {p: o for p in self._readers if isinstance(o := observers.get(p), RangeObserver)}
+        more = True
+        while more:
+            more = False
+            for place, observer in list(waiting.items()):
+                readers = self._readers[place]
+                margins = [softmax_margin(node, tensor) for node, tensor in readers]
+                sums = [node in masked and node.target is aten.add.Tensor for node, _ in readers]
+                if not readers or not all(m or s for m, s in zip(margins, sums)):
+                    continue
+                added = [
+                    (masked[node], observers.get((x, node), observers.get(x)))
+                    for (node, tensor), is_sum in zip(readers, sums)
+                    for x in node.all_input_nodes
+                    if is_sum and x is not tensor
+                ]
+                observer.margin = max(margins)
+                observer.sums = tuple((total, o) for total, o in added if isinstance(o, RangeObserver))
+                masked.update(dict.fromkeys(self._tensors[place], observer))
+                del waiting[place]
+                more = True
 
     def validate(self, model: fx.GraphModule) -> None:
         """Nothing to do: `annotate` only makes annotations that hold."""

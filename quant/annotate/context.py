@@ -60,6 +60,7 @@ class Annotator:
         interior: Members of regions that stay unquantized.
         readers: After `run`: place of a real activation spec (a node, or an (operand, node) edge) -> the nodes
             outside the set that read its tensors, or the ends of the regions that do, each with the tensor.
+        tensors: After `run`: place as in ``readers`` -> the tensors of the set.
         io_config: Config of the model's inputs and outputs, or None to treat them like any tensor.
     """
 
@@ -74,6 +75,7 @@ class Annotator:
     regions: dict[fx.Node, fx.Node] = field(default_factory=dict)
     interior: set[fx.Node] = field(default_factory=set)
     readers: dict[Any, list[tuple[fx.Node, fx.Node]]] = field(default_factory=dict)
+    tensors: dict[Any, set[fx.Node]] = field(default_factory=dict)
     _parents: dict[Key, Key] = field(default_factory=dict)
     _specs: dict[Key, Spec] = field(default_factory=dict)
     _shares: list[Share] = field(default_factory=list)
@@ -342,7 +344,7 @@ class Annotator:
                     input_qspec_map=inputs, output_qspec=output, allow_implicit_sharing=False, _annotated=True
                 )
         for key, place in roots.items():
-            tensors = members.get(key, set())
+            tensors = self.tensors[place] = members.get(key, set())
             inner = {reader for reader in self.reads if reader in tensors}
             users = [(user, tensor) for tensor in tensors for user in tensor.users]
             ends = [(n, t) for n, t in self.regions.items() if t in tensors and n not in self.interior]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -104,6 +105,18 @@ def softmax(a: Annotator, node: fx.Node) -> None:
 def log_softmax(a: Annotator, node: fx.Node) -> None:
     a.quantize_inputs(node)
     a.quantize_output(node)
+
+
+SOFTMAXES = frozenset({aten.softmax.int, aten._softmax.default})
+
+
+def softmax_margin(node: fx.Node, source: fx.Node) -> float:
+    """How far below the largest number of a row others must be so that all of them together are half a step of the
+    result, if ``node`` is a softmax of ``source``; else 0."""
+    if node.target not in SOFTMAXES or node.args[0] is not source:
+        return 0.0
+    shape, dim = source.meta["val"].shape, int(argument(node, 1))
+    return math.log(512 * (shape[dim] if shape else 1))
 
 
 def reader_function(gm: fx.GraphModule, node: fx.Node, source: fx.Node) -> Function | None:
