@@ -72,7 +72,7 @@ class Npu:
         base: Address of the first one.
         irq: Number of its interrupt.
         families: Which NPUs the board has or can have.
-        wait: How the runner waits for it: ``poll``, which has a limit, or ``interrupt``, in which the core sleeps.
+        wait: How the runner waits for it: ``poll``, or ``interrupt``, in which the core sleeps. Both have a limit.
     """
 
     base: int

@@ -4,8 +4,8 @@ Nothing is traced again. The graph is copied once, then rewritten in place:
 
 1. parameters, buffers and tensor attributes become placeholders, listed in ``EdgeProgram.constants``;
 2. graphs that ``torch.no_grad()`` blocks leave behind are inlined, export's guard calls go;
-3. in-place operators become functional ones (`functionalize`); only where a changed value shares storage
-   with another live value torch's own functionalization is called;
+3. in-place operators become functional ones (`functionalize`); only for views of a kind that it does not know is
+   torch's own functionalization called;
 4. operators that do nothing at inference (dropout, detach, contiguous, casts to the same dtype) go, ``view``
    becomes ``reshape``;
 5. nodes without ``meta["val"]`` (what PT2E inserts) get one, and every value is made contiguous, except
