@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fvp.runner import OpCount, RunResult
+from fvp.runner import NPU_EVENTS, OpCount, RunResult
 
 _FUNCTIONS = 20
 
@@ -17,6 +17,7 @@ def to_text(result: RunResult) -> str:
     if result.npu:
         how = {"registers": f"the NPU (ID {result.npu_id:#010x})", "host": "the NPU model on the host"}
         lines.append(f"delegates ran on {how.get(result.npu, result.npu)}")
+    lines += _counters(result)
     lines.append(f"stack: {result.stack_used:,} of {result.stack_size:,} bytes used")
     lines.append(f"{runs} execution(s) in {result.wall_seconds:.2f} s of wall time")
     return "\n".join(lines) + "\n"
@@ -38,6 +39,12 @@ def _ops(result: RunResult) -> list[str]:
         lines.append(f"{cost:14,} {calls:6,}  " + (f"{on_npu:12,}  " if npu else "") + name)
     whole = sum(result.cycles if cycles else result.instructions)
     return [*lines, f"{whole:14,}         in all, with the loader's work between kernels"]
+
+
+def _counters(result: RunResult) -> list[str]:
+    """Of the NPU, where there is one."""
+    counted = {name.replace("_", " "): result.pmu[name] for name in NPU_EVENTS if result.pmu[name]}
+    return ["NPU: " + ", ".join(f"{count:,} {name}" for name, count in counted.items())] if counted else []
 
 
 def _cost(op: OpCount, cycles: bool) -> int:

@@ -35,6 +35,9 @@ from fvp.tensors import decode_outputs, encode_inputs
 Array = npt.NDArray[np.generic]
 PLATFORMS = ("qemu", "fvp")
 PROFILES = ("none", "ops", "functions")
+NPU_EVENTS = ("mac_active_cycles", "port0_read_beats", "port0_write_beats", "port1_read_beats")
+"""What the NPU's counters count: cycles in which it multiplies, and data beats at its memory ports. The first port is
+that of the SRAM, the second that of flash or DRAM; which memory is behind which is said by Vela's memory mode."""
 TIMEOUT = 300.0
 _SHOWN = 15  # last lines of the console in an error
 _EOT = "\x04"
@@ -68,6 +71,7 @@ class OpCount:
             driver's and the copies'.
         cycles: Of the core, on an FVP; 0 in QEMU.
         npu_cycles: Of the NPU, on an FVP.
+        npu_events: By the names in `NPU_EVENTS`, on an FVP.
     """
 
     index: int
@@ -76,6 +80,7 @@ class OpCount:
     instructions: int
     cycles: int
     npu_cycles: int
+    npu_events: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,8 +132,9 @@ class RunResult:
 
     @property
     def pmu(self) -> Mapping[str, int]:
-        """Cycle counters of an FVP, over all executions."""
-        return {"cpu_cycles": sum(self.cycles), "npu_cycles": sum(op.npu_cycles for op in self.ops)}
+        """Counters of an FVP, over all executions: ``cpu_cycles``, ``npu_cycles`` and `NPU_EVENTS`."""
+        events = {name: sum(op.npu_events.get(name, 0) for op in self.ops) for name in NPU_EVENTS}
+        return {"cpu_cycles": sum(self.cycles), "npu_cycles": sum(op.npu_cycles for op in self.ops), **events}
 
 
 def run(source: str | Path | bytes | Firmware, inputs: Sequence[Any], **options: Any) -> RunResult:
@@ -390,7 +396,15 @@ def _result(
     for row in (*rows.get("op", []), *rows.get("run", [])):
         row["instructions"] = row["instructions"] if counted else "0"
     ops = tuple(
-        OpCount(int(r["index"]), r["name"], *(int(r[k]) for k in ("calls", "instructions", "cycles", "npu_cycles")))
+        OpCount(
+            int(r["index"]),
+            r["name"],
+            int(r["calls"]),
+            int(r["instructions"]),
+            int(r["cycles"]),
+            int(r["npu_cycles"]),
+            dict(zip(NPU_EVENTS, map(int, r["npu_events"].split(",")))),
+        )
         for r in rows.get("op", [])
     )
     pools = {r["name"]: PoolUse(int(r["size"]), int(r["needed"]), int(r["address"], 16)) for r in rows.get("pool", [])}

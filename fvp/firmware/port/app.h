@@ -4,9 +4,13 @@
 
 #include "arm_lower.h"
 
+/* Cycles of multiplying, data beats read at the NPU's first memory port, written there, read at the second. */
+#define AL_NPU_EVENTS 4
+
 /* Sums over all calls of one instruction of the method. */
 typedef struct al_profile {
   uint64_t instructions, cycles, npu_cycles;
+  uint64_t npu_events[AL_NPU_EVENTS];
   uint32_t calls;
   uint32_t name_size;
   const char *name;

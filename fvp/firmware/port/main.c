@@ -35,7 +35,7 @@ static struct {
 
 /* In npu.c, which is there only if it is needed. */
 void al_npu_setup(const char *requests, const char *replies) __attribute__((weak));
-uint64_t al_npu_cycles(void) __attribute__((weak)); /* of the last call */
+void al_npu_counts(al_profile *profile) __attribute__((weak)); /* adds those of the last call */
 
 static void put_field(const char *name, uint32_t value) {
   al_put(' ');
@@ -148,7 +148,7 @@ static void event(void *unused, bool begins, uint32_t instruction, const char *n
   al_profile *p = &al_application.profile[instruction];
   p->instructions += instructions;
   p->cycles += cycles;
-  if (al_npu_cycles) p->npu_cycles += al_npu_cycles();
+  if (al_npu_counts) al_npu_counts(p);
   p->calls++;
   p->name = name;
   p->name_size = name_size;
@@ -177,6 +177,11 @@ static void put_profile(void) {
     al_put_unsigned(p->cycles);
     al_puts(" npu_cycles=");
     al_put_unsigned(p->npu_cycles);
+    al_puts(" npu_events=");
+    for (uint32_t k = 0; k < AL_NPU_EVENTS; k++) {
+      if (k) al_put(',');
+      al_put_unsigned(p->npu_events[k]);
+    }
     al_puts(" name=");
     al_put_text(p->name, p->name_size);
     al_put('\n');

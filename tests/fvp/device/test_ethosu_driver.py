@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import subprocess
 import sys
@@ -184,6 +185,24 @@ def test_application(target: str, mode: str | None) -> None:
     firmware, inputs, want = _application_of(target, mode)
     for found, expected in zip(fvp.unicorn.run(firmware, inputs), want, strict=True):
         assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+
+
+def test_counters_of_an_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registers count each command as a cycle, and an event's number for each command."""
+    consoles: list[str] = []
+    right = Emulator.run
+
+    def kept(self: Emulator, timeout: float = 60.0) -> tuple[int, str]:
+        code, console = right(self, timeout)
+        consoles.append(console)
+        return code, console
+
+    monkeypatch.setattr(Emulator, "run", kept)
+    firmware, inputs, _ = _application_of("ethos-u55-128", None)
+    fvp.unicorn.run(firmware, inputs)
+    (line,) = [x for x in consoles[0].splitlines() if x.startswith("al op") and "EthosUBackend" in x]
+    cycles, *events = (int(n) for n in re.findall(r"(?:npu_cycles=|npu_events=|,)(\d+)", line))
+    assert cycles > 0 and events == [cycles * event for event in (0x30, 0x82, 0x87, 0x182)]
 
 
 def test_application_on_another_npu() -> None:
