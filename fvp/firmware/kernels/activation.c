@@ -3,10 +3,11 @@
 #include <string.h>
 
 #include "elementwise.h"
+#include "functions.h"
 
 static float elu_f(const float *v) { /* x, alpha, scale, input_scale */
   float x = v[0];
-  return x < 0 ? expm1f(x * v[3]) * (v[1] * v[2]) : x * v[2];
+  return x < 0 ? al_expm1(x * v[3]) * (v[1] * v[2]) : x * v[2];
 }
 
 AL_KERNEL(aten_elu_out, "aten::elu.out") {
@@ -25,11 +26,11 @@ AL_KERNEL(aten_leaky_relu_out, "aten::leaky_relu.out") {
   return al_compute(&e, 2, AL_FLOAT_ONLY, leaky_relu_f, NULL);
 }
 
-static float gelu_f(const float *v) { return v[0] * 0.5f * (1 + erff(v[0] * 0.70710678118654752f)); }
+static float gelu_f(const float *v) { return v[0] * 0.5f * (1 + al_erf(v[0] * 0.70710678118654752f)); }
 
 static float gelu_tanh_f(const float *v) {
   float x = v[0];
-  return 0.5f * x * (1 + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x))); /* sqrt(2 / pi) */
+  return 0.5f * x * (1 + al_tanh(0.79788456080286536f * (x + 0.044715f * x * x * x))); /* sqrt(2 / pi) */
 }
 
 AL_KERNEL(aten_gelu_out, "aten::gelu.out") {

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "elementwise.h"
+#include "functions.h"
 
 /* ------------------------------------------------------------ sums and products */
 
@@ -111,7 +112,7 @@ AL_KERNEL(aten_remainder_Scalar_out, "aten::remainder.Scalar_out") {
 
 /* ------------------------------------------------------------ powers and angles */
 
-static float atan2_f(const float *v) { return atan2f(v[0], v[1]); }
+static float atan2_f(const float *v) { return al_atan2(v[0], v[1]); }
 static float pow_f(const float *v) { return powf(v[0], v[1]); }
 static float root_f(const float *v) { return sqrtf(v[0]); }
 static float inverse_root_f(const float *v) { return 1.0f / sqrtf(v[0]); }

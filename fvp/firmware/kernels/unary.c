@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "elementwise.h"
+#include "functions.h"
 
 static int64_t same_i(int64_t *v) { return v[0]; }
 static int64_t no_i(int64_t *v) { return (void)v, 0; }
@@ -11,24 +12,24 @@ static int64_t neg_i(int64_t *v) { return (int64_t)(0 - (uint64_t)v[0]); }
 static int64_t sign_i(int64_t *v) { return (v[0] > 0) - (v[0] < 0); }
 
 static float abs_f(const float *v) { return fabsf(v[0]); }
-static float acos_f(const float *v) { return acosf(v[0]); }
-static float acosh_f(const float *v) { return acoshf(v[0]); }
-static float asin_f(const float *v) { return asinf(v[0]); }
-static float asinh_f(const float *v) { return asinhf(v[0]); }
-static float atan_f(const float *v) { return atanf(v[0]); }
-static float atanh_f(const float *v) { return atanhf(v[0]); }
+static float acos_f(const float *v) { return al_acos(v[0]); }
+static float acosh_f(const float *v) { return al_acosh(v[0]); }
+static float asin_f(const float *v) { return al_asin(v[0]); }
+static float asinh_f(const float *v) { return al_asinh(v[0]); }
+static float atan_f(const float *v) { return al_atan(v[0]); }
+static float atanh_f(const float *v) { return al_atanh(v[0]); }
 static float ceil_f(const float *v) { return ceilf(v[0]); }
 static float cos_f(const float *v) { return cosf(v[0]); }
-static float cosh_f(const float *v) { return coshf(v[0]); }
-static float erf_f(const float *v) { return erff(v[0]); }
+static float cosh_f(const float *v) { return al_cosh(v[0]); }
+static float erf_f(const float *v) { return al_erf(v[0]); }
 static float exp_f(const float *v) { return expf(v[0]); }
-static float expm1_f(const float *v) { return expm1f(v[0]); }
+static float expm1_f(const float *v) { return al_expm1(v[0]); }
 static float floor_f(const float *v) { return floorf(v[0]); }
 static float isinf_f(const float *v) { return isinf(v[0]) ? 1.0f : 0.0f; }
 static float isnan_f(const float *v) { return isnan(v[0]) ? 1.0f : 0.0f; }
 static float log_f(const float *v) { return logf(v[0]); }
 static float log10_f(const float *v) { return log10f(v[0]); }
-static float log1p_f(const float *v) { return log1pf(v[0]); }
+static float log1p_f(const float *v) { return al_log1p(v[0]); }
 static float log2_f(const float *v) { return log2f(v[0]); }
 static float neg_f(const float *v) { return -v[0]; }
 static float reciprocal_f(const float *v) { return 1.0f / v[0]; }
@@ -37,10 +38,10 @@ static float rsqrt_f(const float *v) { return 1.0f / sqrtf(v[0]); }
 static float sigmoid_f(const float *v) { return 1.0f / (1.0f + expf(-v[0])); }
 static float sign_f(const float *v) { return (float)((v[0] > 0) - (v[0] < 0)); }
 static float sin_f(const float *v) { return sinf(v[0]); }
-static float sinh_f(const float *v) { return sinhf(v[0]); }
+static float sinh_f(const float *v) { return al_sinh(v[0]); }
 static float sqrt_f(const float *v) { return sqrtf(v[0]); }
-static float tan_f(const float *v) { return tanf(v[0]); }
-static float tanh_f(const float *v) { return tanhf(v[0]); }
+static float tan_f(const float *v) { return al_tan(v[0]); }
+static float tanh_f(const float *v) { return al_tanh(v[0]); }
 static float trunc_f(const float *v) { return truncf(v[0]); }
 
 AL_KERNEL(aten_abs_out, "aten::abs.out") { return al_unary(call, AL_NO_BOOL, abs_f, abs_i); }
