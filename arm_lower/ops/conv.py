@@ -64,6 +64,26 @@ class Accumulators:
         return Real(tuple(shape), emit)
 
 
+@dataclass(frozen=True)
+class Window:
+    """How a kernel moves over a feature map.
+
+    Attributes:
+        stride: Along H and W.
+        pad: Top, bottom, left, right.
+        dilation: Along H and W.
+    """
+
+    stride: tuple[int, int] = (1, 1)
+    pad: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    def out(self, axis: int, size: int, kernel: int) -> int:
+        """Size of the result along an axis, 0 for H and 1 for W."""
+        padded = size + self.pad[2 * axis] + self.pad[2 * axis + 1]
+        return (padded - self.dilation[axis] * (kernel - 1) - 1) // self.stride[axis] + 1
+
+
 def single(acc: Tensor) -> Accumulators:
     return Accumulators([(acc, np.arange(acc.shape[3]))], lambda parts: parts[0])
 
@@ -118,70 +138,59 @@ def convolve(
     w: Ints,
     w_scale: Floats,
     bias: Lowered | None,
-    stride: tuple[int, int],
-    padding: tuple[int, int, int, int],
-    dilation: tuple[int, int],
+    window: Window,
     groups: int,
 ) -> Real:
-    """A 2-D convolution of a feature map; ``w`` is [O, I / groups, KH, KW], padding top, bottom, left, right."""
+    """A 2-D convolution of a feature map; ``w`` is [O, I / groups, KH, KW]."""
     q = quant(x)
     channels = w.shape[0]
     scale = q.scalar * w_scale
     integers = bias_of(bias, channels, scale)
     t = nhwc(x, b)
-    acc = accumulate(b, t, w, integers, stride, padding, dilation, groups, q.zero_point)
-    out = [
-        (t.shape[i + 1] + padding[2 * i] + padding[2 * i + 1] - dilation[i] * (w.shape[i + 2] - 1) - 1) // stride[i] + 1
-        for i in (0, 1)
-    ]
+    acc = accumulate(b, t, w, integers, window, groups, q.zero_point)
+    out = [window.out(i, t.shape[i + 1], w.shape[i + 2]) for i in (0, 1)]
     return acc.real(b, np.broadcast_to(scale, channels), (x.shape[0], channels, *out[4 - len(x.shape) :]))
 
 
 def accumulate(
-    b: Builder,
-    t: Tensor,
-    w: Ints,
-    bias: Ints,
-    stride: tuple[int, int],
-    pad: tuple[int, int, int, int],
-    dilation: tuple[int, int],
-    groups: int,
-    zero_point: int,
+    b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, groups: int, zero_point: int
 ) -> Accumulators:
     """int32 accumulators of a convolution in the formulation that runs best on the NPU."""
-    w, pad, dilation = drop_dead_taps(w, pad, stride, dilation, t.shape)
+    w, window = drop_dead_taps(w, window, t.shape)
     c_in, c_out = t.shape[3], w.shape[0]
     if (
         w.shape[2:] == (1, 1)
-        and not any(pad)
-        and max(stride) > 3
-        and t.shape[1] % stride[0] == t.shape[2] % stride[1] == 0
+        and not any(window.pad)
+        and max(window.stride) > 3
+        and t.shape[1] % window.stride[0] == t.shape[2] % window.stride[1] == 0
     ):
-        t, stride = picked(b, t, stride), (1, 1)
+        t, window = picked(b, t, window.stride), replace(window, stride=(1, 1))
     if groups == c_in and c_out == c_in and c_in > 1:
-        weights = b.const(w.transpose(2, 3, 0, 1), DType.INT8, f"{b.stem}.weight")
-        return single(
-            b.conv2d(
-                t,
-                weights,
-                bias_const(b, bias),
-                pad=pad,
-                stride=stride,
-                dilation=dilation,
-                input_zp=zero_point,
-                depthwise=True,
-            )
-        )
+        return single(convolution_of(b, t, w.transpose(2, 3, 0, 1), bias, window, zero_point, depthwise=True))
     if groups > 1:
-        return grouped(b, t, w, bias, stride, pad, dilation, groups, zero_point)
-    if max(stride) > 3:
-        return single(large_stride(b, t, w, bias, stride, pad, dilation, zero_point))
-    fold = best_fold(t.shape, w, stride, pad, dilation)
-    if fold:
-        return folded_width(b, t, w, bias, stride, pad, fold, zero_point)
-    weights = b.const(w.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
-    return single(
-        b.conv2d(t, weights, bias_const(b, bias), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point)
+        return grouped(b, t, w, bias, window, groups, zero_point)
+    if max(window.stride) > 3:
+        return single(large_stride(b, t, w, bias, window, zero_point))
+    phases = best_fold(t.shape, w, window)
+    if phases:
+        return folded_width(b, t, w, bias, window, phases, zero_point)
+    return single(convolution_of(b, t, w.transpose(0, 2, 3, 1), bias, window, zero_point))
+
+
+def convolution_of(
+    b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, zero_point: int, depthwise: bool = False
+) -> Tensor:
+    """CONV2D with weights OHWI, or DEPTHWISE_CONV2D with weights HWCM, as one operator."""
+    weights = b.const(w, DType.INT8, f"{b.stem}.weight")
+    return b.conv2d(
+        t,
+        weights,
+        bias_const(b, bias),
+        pad=window.pad,
+        stride=window.stride,
+        dilation=window.dilation,
+        input_zp=zero_point,
+        depthwise=depthwise,
     )
 
 
@@ -189,16 +198,14 @@ def bias_const(b: Builder, bias: Ints) -> Tensor:
     return b.const(bias, DType.INT32, f"{b.stem}.bias")
 
 
-def drop_dead_taps(
-    w: Ints, pad: tuple[int, int, int, int], stride: tuple[int, int], dilation: tuple[int, int], shape: Sequence[int]
-) -> tuple[Ints, tuple[int, int, int, int], tuple[int, int]]:
+def drop_dead_taps(w: Ints, window: Window, shape: Sequence[int]) -> tuple[Ints, Window]:
     """Cuts kernel rows and columns that only ever read padding.
 
     Dilated kernels larger than the map have such (docs/formulations.md 1a).
     """
-    pads, dil = list(pad), list(dilation)
+    pads, dil = list(window.pad), list(window.dilation)
     for axis in (0, 1):
-        size, s, d, first, last = shape[axis + 1], stride[axis], dil[axis], 2 * axis, 2 * axis + 1
+        size, s, d, first, last = shape[axis + 1], window.stride[axis], dil[axis], 2 * axis, 2 * axis + 1
         reach = (size + pads[first] + pads[last] - d * (w.shape[axis + 2] - 1) - 1) // s * s
         while w.shape[axis + 2] > 1 and pads[first] >= d and reach < pads[first]:
             w = w.take(range(1, w.shape[axis + 2]), axis + 2)
@@ -208,7 +215,7 @@ def drop_dead_taps(
             pads[last] -= d
         if w.shape[axis + 2] == 1:
             dil[axis] = 1
-    return w, (pads[0], pads[1], pads[2], pads[3]), (dil[0], dil[1])
+    return w, Window(window.stride, (pads[0], pads[1], pads[2], pads[3]), (dil[0], dil[1]))
 
 
 def picked(b: Builder, t: Tensor, stride: tuple[int, int]) -> Tensor:
@@ -220,15 +227,7 @@ def picked(b: Builder, t: Tensor, stride: tuple[int, int]) -> Tensor:
 
 
 def grouped(
-    b: Builder,
-    t: Tensor,
-    w: Ints,
-    bias: Ints,
-    stride: tuple[int, int],
-    pad: tuple[int, int, int, int],
-    dilation: tuple[int, int],
-    groups: int,
-    zero_point: int,
+    b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, groups: int, zero_point: int
 ) -> Accumulators:
     """Groups as one convolution each; narrow groups are merged block-diagonally until a convolution has 8 channels.
 
@@ -247,11 +246,8 @@ def grouped(
         for m in range(merge):
             block[m * o : (m + 1) * o, m * i : (m + 1) * i] = w[(g + m) * o : (g + m + 1) * o]
         part = b.slice(t, [0, 0, 0, g * i], [t.shape[0], t.shape[1], t.shape[2], merge * i])
-        weights = b.const(block.transpose(0, 2, 3, 1), DType.INT8, f"{b.stem}.weight")
         channels = np.arange(g * o, (g + merge) * o)
-        acc = b.conv2d(
-            part, weights, bias_const(b, bias[channels]), pad=pad, stride=stride, dilation=dilation, input_zp=zero_point
-        )
+        acc = convolution_of(b, part, block.transpose(0, 2, 3, 1), bias[channels], window, zero_point)
         parts.append((acc, channels))
     return Accumulators(parts, lambda done: b.concat(done, 3))
 
@@ -262,25 +258,23 @@ def fold_taps(phases: int, stride: int, pad: int, kernel: int) -> tuple[int, int
     return -(-pad // fold), max(0, ((phases - 1) * stride - pad + kernel - 1) // fold)
 
 
-def best_fold(
-    shape: Sequence[int], w: Ints, stride: tuple[int, int], pad: tuple[int, int, int, int], dilation: tuple[int, int]
-) -> int:
+def best_fold(shape: Sequence[int], w: Ints, window: Window) -> int:
     """How many output columns to compute together with their inputs folded into channels; 0 for not at all.
 
     The NPU works on 8 input channels at a time, so images and audio leave most of it idle (docs/formulations.md 2a).
     """
-    channels, kernel, width, s = shape[3], w.shape[3], shape[2], stride[1]
-    out = (width + pad[2] + pad[3] - kernel) // s + 1
-    if channels > 4 or kernel == 1 or dilation != (1, 1) or w.shape[0] < 16:
+    channels, kernel, width, s, left = shape[3], w.shape[3], shape[2], window.stride[1], window.pad[2]
+    if channels > 4 or kernel == 1 or window.dilation != (1, 1) or w.shape[0] < 16:
         return 0
+    out = window.out(1, width, kernel)
 
     def cost(phases: int) -> int:
-        lo, hi = fold_taps(phases, s, pad[2], kernel)
+        lo, hi = fold_taps(phases, s, left, kernel)
         return (lo + hi + 1) * -(-channels * phases * s // 8)
 
     best, lowest = 0, kernel * 0.8
     for phases in (1, 2, 4) if channels == 1 and kernel >= 5 else (1,):
-        lo, hi = fold_taps(phases, s, pad[2], kernel)
+        lo, hi = fold_taps(phases, s, left, kernel)
         fits = width % (phases * s) == 0 and out % phases == 0 and out // phases - 1 + hi >= width // (phases * s) - 1
         if phases * s > 1 and fits and cost(phases) < lowest:
             best, lowest = phases, cost(phases)
@@ -288,14 +282,7 @@ def best_fold(
 
 
 def folded_width(
-    b: Builder,
-    t: Tensor,
-    w: Ints,
-    bias: Ints,
-    stride: tuple[int, int],
-    pad: tuple[int, int, int, int],
-    phases: int,
-    zero_point: int,
+    b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, phases: int, zero_point: int
 ) -> Accumulators:
     """A convolution with ``phases * stride`` columns folded into channels (docs/formulations.md 2a).
 
@@ -303,44 +290,29 @@ def folded_width(
     """
     n, height, width, channels = t.shape
     c_out, _, kh, kw = w.shape
-    fold = phases * stride[1]
-    out = (width + pad[2] + pad[3] - kw) // stride[1] + 1
-    lo, hi = fold_taps(phases, stride[1], pad[2], kw)
+    (top, bottom, left, _), (sh, sw) = window.pad, window.stride
+    fold, out = phases * sw, window.out(1, width, kw)
+    lo, hi = fold_taps(phases, sw, left, kw)
     weights = np.zeros((phases, c_out, kh, (lo + hi + 1) * fold, channels), np.int64)
     for phase in range(phases):
-        first = lo * fold - pad[2] + phase * stride[1]
+        first = lo * fold - left + phase * sw
         weights[phase, :, :, first : first + kw] = w.transpose(0, 2, 3, 1)
     weights = weights.reshape(phases * c_out, kh, lo + hi + 1, fold * channels)
     x = b.reshape(t, (n, height, width // fold, fold * channels))
     right = out // phases - 1 + hi - (width // fold - 1)
-    acc = b.conv2d(
-        x,
-        b.const(weights, DType.INT8, f"{b.stem}.weight"),
-        bias_const(b, np.tile(bias, phases)),
-        pad=(pad[0], pad[1], lo, right),
-        stride=(stride[0], 1),
-        input_zp=zero_point,
-    )
+    folded = Window((sh, 1), (top, bottom, lo, right))
+    acc = convolution_of(b, x, weights, np.tile(bias, phases), folded, zero_point)
     return Accumulators(
         [(acc, np.tile(np.arange(c_out), phases))], lambda done: b.reshape(done[0], (n, acc.shape[1], out, c_out))
     )
 
 
-def large_stride(
-    b: Builder,
-    t: Tensor,
-    w: Ints,
-    bias: Ints,
-    stride: tuple[int, int],
-    pad: tuple[int, int, int, int],
-    dilation: tuple[int, int],
-    zero_point: int,
-) -> Tensor:
+def large_stride(b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, zero_point: int) -> Tensor:
     """A stride beyond the NPU's limit of 3, as a convolution with stride 1.
 
     Its input channels are blocks of stride x stride pixels (docs/formulations.md 3b).
     """
-    w = dilated(w, dilation)
+    w, stride, pad = dilated(w, window.dilation), window.stride, window.pad
     n, _, _, channels = t.shape
     out, blocks, padding, sizes = [], [], [0, 0], list(t.shape)
     for axis in (0, 1):
@@ -364,9 +336,7 @@ def large_stride(
         .transpose(0, 2, 4, 3, 5, 1)
         .reshape(o, kh // sh, kw // sw, sh * sw * c)
     )
-    return b.conv2d(
-        t, b.const(weights, DType.INT8, f"{b.stem}.weight"), bias_const(b, bias), pad=(0, 0, 0, 0), input_zp=zero_point
-    )
+    return convolution_of(b, t, weights, bias, Window(), zero_point)
 
 
 def dilated(w: Ints, dilation: tuple[int, int]) -> Ints:
@@ -408,7 +378,7 @@ def conv(
     else:
         ph, pw = padding_pair(padding, rank)
         pads = (ph, ph, pw, pw)
-    return convolve(b, x, w, scale, bias, pair(stride, rank), pads, dil, groups)
+    return convolve(b, x, w, scale, bias, Window(pair(stride, rank), pads, dil), groups)
 
 
 @lowers("aten.convolution.default")
