@@ -13,18 +13,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import torch
-import yaml
 from torch._ops import OpOverload
 
 from arm_lower.errors import ArmLowerError
+from arm_lower.files import package_yaml
 
 CONSTRAINTS = "constraints.yaml"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""PyYAML's safe loader, the fast one where it was built."""
 
 
 class _Packet:
@@ -95,7 +92,7 @@ def constraint(target: OpOverload) -> Constraint | None:
 
 @cache
 def _table() -> Mapping[str, Constraint]:
-    document = yaml.load((files("arm_lower.edge") / CONSTRAINTS).read_text(encoding="utf-8"), Loader=LOADER)
+    document = package_yaml("arm_lower.edge", CONSTRAINTS)
     sets = {name: frozenset(_dtypes(members)) for name, members in document["sets"].items()}
     table: dict[str, Constraint] = {}
     for name, arguments in document["operators"].items():

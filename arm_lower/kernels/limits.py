@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import torch
 import torch.ao.quantization.fx._decomposed  # defines torch.ops.quantized_decomposed
-import yaml
 from torch._ops import OpOverload
 
+from arm_lower.files import package_yaml
 from arm_lower.kernels.registry import kernel_for
 
 _aten = torch.ops.aten
@@ -56,7 +55,7 @@ def _refused_dtype(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str,
 
 @cache
 def _dtypes() -> dict[str, dict[str, frozenset[torch.dtype]]]:
-    document = yaml.safe_load((files("arm_lower.kernels") / DTYPES).read_text(encoding="utf-8"))
+    document = package_yaml("arm_lower.kernels", DTYPES)
     return {
         name: {argument: frozenset(getattr(torch, d) for d in dtypes) for argument, dtypes in arguments.items()}
         for name, arguments in document["operators"].items()

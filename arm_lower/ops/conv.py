@@ -110,7 +110,8 @@ def weight_of(w: Lowered) -> tuple[Ints, Floats]:
         )
     if w.q.axis not in (None, 0):
         raise Unsupported(f"weight quantized along axis {w.q.axis}; axis 0 is allowed")
-    integers = np.subtract(w.numpy(), w.q.zero_point, dtype=np.int16)
+    stored: Any = w.numpy()
+    integers: Ints = np.subtract(stored, w.q.zero_point, dtype=np.int16) if np.any(w.q.zero_point) else stored
     return integers, np.atleast_1d(np.asarray(w.q.scale, np.float64))
 
 
