@@ -25,9 +25,9 @@ BINS = 4096
 FOLDS = 16
 LARGEST = 2.0**126
 """Finite magnitudes beyond are taken for this, so that no sum and no bound of a histogram overflows float32."""
-MASKED = 40.0
-"""How far below the largest number of a tensor one may be a mask, in what only a softmax reads: e^-40 is nothing."""
-MASK_GAP = 20.0
+MASKED, MASK_GAP, MASK_LEVEL = 40.0, 20.0, -64.0
+"""What may be a mask, in a tensor that only a softmax reads: a number so far below the largest (e^-40 is nothing), this
+far below the smallest of the others, and below what scores are: the other classes of a sure classifier are no mask."""
 SAMPLE_LIMIT = 1 << 16
 """Elements of one tensor that enter the histogram; more are thinned out evenly."""
 FAR_END = 32
@@ -178,7 +178,7 @@ class RangeObserver(UniformQuantizationObserverBase):  # type: ignore[misc]
 
     def _without_masked(self, flat: torch.Tensor) -> torch.Tensor:
         """Without what is far below all others. A gap tells it from the tail of a wide distribution."""
-        far = flat < flat.amax() - MASKED
+        far = flat < min(float(flat.amax()) - MASKED, MASK_LEVEL)
         near, beyond = flat[~far], flat[far]
         if not beyond.numel() or not torch.isfinite(near).all():
             return flat

@@ -122,7 +122,8 @@ def softmax_range(values: Tensor) -> tuple[float, float]:
 
 def test_what_is_no_mask_keeps_its_range() -> None:
     """Wide logits without a gap; a row that is low as a whole; numbers that are low but not low enough."""
-    for values in (torch.linspace(-120, 10, 64)[None], torch.tensor([[-25.0, -26, -27], [5.0, 4, 3]])):
+    sure = torch.tensor([[60.0, -1, 2, -3]])
+    for values in (torch.linspace(-120, 10, 64)[None], torch.tensor([[-25.0, -26, -27], [5.0, 4, 3]]), sure):
         low, high = softmax_range(values)
         assert low < 0.9 * float(values.min()) and high > 0.8 * float(values.max())
 
