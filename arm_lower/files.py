@@ -7,9 +7,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,14 +63,6 @@ def read_file(path: PathLike) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise ArmLowerError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def package_yaml(package: str, name: str) -> Any:
-    """The content of a YAML file of this package, by PyYAML's safe loader; the fast one where it was built."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load((files(package) / name).read_text(encoding="utf-8"), Loader=loader)
 
 
 def read_arrays(path: PathLike) -> list[npt.NDArray[np.generic]]:

@@ -19,7 +19,7 @@ import torch
 from torch._ops import OpOverload
 
 from arm_lower.errors import ArmLowerError
-from arm_lower.files import package_yaml
+from arm_lower.tables import load_table
 
 CONSTRAINTS = "constraints.yaml"
 
@@ -92,7 +92,7 @@ def constraint(target: OpOverload) -> Constraint | None:
 
 @cache
 def _table() -> Mapping[str, Constraint]:
-    document = package_yaml("arm_lower.edge", CONSTRAINTS)
+    document = load_table("arm_lower.edge", CONSTRAINTS)
     sets = {name: frozenset(_dtypes(members)) for name, members in document["sets"].items()}
     table: dict[str, Constraint] = {}
     for name, arguments in document["operators"].items():

@@ -13,8 +13,8 @@ import torch
 import torch.ao.quantization.fx._decomposed  # defines torch.ops.quantized_decomposed
 from torch._ops import OpOverload
 
-from arm_lower.files import package_yaml
 from arm_lower.kernels.registry import kernel_for
+from arm_lower.tables import load_table
 
 _aten = torch.ops.aten
 
@@ -55,7 +55,7 @@ def _refused_dtype(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str,
 
 @cache
 def _dtypes() -> dict[str, dict[str, frozenset[torch.dtype]]]:
-    document = package_yaml("arm_lower.kernels", DTYPES)
+    document = load_table("arm_lower.kernels", DTYPES)
     return {
         name: {argument: frozenset(getattr(torch, d) for d in dtypes) for argument, dtypes in arguments.items()}
         for name, arguments in document["operators"].items()
