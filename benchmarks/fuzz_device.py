@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[1:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "fvp" / "device")]
 
 import torch  # noqa: E402
-from fuzzing import Report, fuzz, libfuzzer, one_operator_programs, programs, write_seeds  # noqa: E402
+from fuzzing import Report, fuzz, libfuzzer, one_operator_programs, overlapping, programs, write_seeds  # noqa: E402
 from test_native_models import MODELS, image  # noqa: E402
 
 import arm_lower  # noqa: E402
@@ -46,7 +46,8 @@ def main() -> int:
     options = parser.parse_args()
     seeds, kept = options.corpus / "seeds", options.corpus / "kept"
     kept.mkdir(parents=True, exist_ok=True)
-    write_seeds(seeds, {**one_operator_programs(4), **programs(), **models()})
+    single = one_operator_programs(4)
+    write_seeds(seeds, {**single, **overlapping(single), **programs(), **models()})
     numbers = range(options.seed, options.seed + options.jobs)
     reports = ([libfuzzer([seeds], options.seconds, options.seed, kept)] if options.libfuzzer
                else fuzz([seeds, kept], options.seconds, numbers, kept))

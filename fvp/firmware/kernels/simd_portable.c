@@ -82,8 +82,8 @@ static float flushed(float x) { return fabsf(x) < FLT_MIN ? 0 : x; }
 /* e^x for x <= 0 to 1 ULP, 0 below -87.33 (where it becomes subnormal), NaN for NaN. x = n ln 2 + r, |r| <= ln 2 / 2;
  * the polynomial is the minimax one of relative error, 3e-9. */
 static float exp_of(float x) {
-  if (x != x) return x;
-  if (x < -87.33f) return 0;
+  if (!(x >= -87.33f)) return x < 0 ? 0 : x;
+  if (x > 0) return 1; /* a file may lay the result over x */
   float n = rintf(x * 0x1.715476p+0f);
   float r = fmaf(n, 0x1.05c610p-29f, fmaf(n, -0x1.62e430p-1f, x));
   float p = fmaf(0x1.6a23d0p-10f, r, 0x1.123a20p-7f);

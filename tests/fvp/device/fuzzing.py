@@ -19,9 +19,12 @@ import cases_move
 import cases_nn
 import one_op
 import test_native_loader
+from pte_edit import edited
 from pte_samples import SAMPLES
 
 from arm_lower.pte.emit import emit
+from arm_lower.pte.model import Planned, TensorValue
+from arm_lower.pte.read import read
 from fvp.native import build_fuzzer, build_libfuzzer
 
 LARGEST = 1 << 16
@@ -42,6 +45,19 @@ def one_operator_programs(each: int, largest: int = 8000) -> dict[str, bytes]:
             count[case.name] += 1
             programs[f"{case.name}-{count[case.name]}"] = pte
     return programs
+
+
+def overlapping(seeds: dict[str, bytes]) -> dict[str, bytes]:
+    """The same programs with the tensors of the arena 16 bytes apart, so that results lie over operands."""
+    return {f"{name}-over": _moved_together(pte) for name, pte in seeds.items()}
+
+
+def _moved_together(pte: bytes) -> bytes:
+    values = read(pte).methods[0].values
+    planned = [i for i, v in enumerate(values) if isinstance(v, TensorValue) and isinstance(v.storage, Planned)]
+    place = ("val", "allocation_info", "memory_offset_low")
+    changes = [(("execution_plan", 0, "values", i, *place), 16 * n) for n, i in enumerate(planned)]
+    return edited(pte, *changes)
 
 
 def programs() -> dict[str, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fuzzing import fuzz, one_operator_programs, programs, write_seeds
+from fuzzing import fuzz, one_operator_programs, overlapping, programs, write_seeds
 from pte_samples import SAMPLES
 
 from arm_lower.pte.emit import emit
@@ -16,7 +16,8 @@ SECONDS = 60
 @pytest.mark.fuzz
 def test_no_bytes_lead_to_a_fault(tmp_path: Path) -> None:
     seeds = tmp_path / "seeds"
-    write_seeds(seeds, {**one_operator_programs(1), **programs()})
+    single = one_operator_programs(1)
+    write_seeds(seeds, {**single, **overlapping(single), **programs()})
     (report,) = fuzz([seeds], SECONDS)
     if report.finding:
         kept = tmp_path / "crash.pte"
