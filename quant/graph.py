@@ -336,8 +336,9 @@ def state_kept(gm: fx.GraphModule) -> Iterator[None]:
     try:
         yield
     finally:
-        for buffer, value in before:
-            buffer.copy_(value)
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
 
 
 def check_evaluation(gm: fx.GraphModule) -> None:

@@ -113,7 +113,7 @@ def _converted(given: Any, old: torch.dtype, new: torch.dtype) -> Any:
 
 
 def accepted(call: Call) -> Any:
-    """What eager torch gives, or None if it refuses."""
+    """What eager torch gives, or None if it refuses: the refusals are what the tables are made of."""
     target, args, kwargs = call
     try:
         with torch.no_grad(), warnings.catch_warnings():
@@ -127,6 +127,8 @@ def torch_table(calls: Mapping[str, Call]) -> dict[str, dict[str, Any]]:
     """Operator -> argument -> dtypes, and ``same``: arguments whose dtypes must agree."""
     table: dict[str, dict[str, Any]] = {}
     for name, call in calls.items():
+        if accepted(call) is None:
+            raise ValueError(f"{name}: torch refuses the call that its dtypes are derived from")
         allowed: dict[str, dict[torch.dtype, set[bool]]] = {}
         for argument, dtype, alone, variant in variants(call):
             found = allowed.setdefault(argument, {})

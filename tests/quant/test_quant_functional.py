@@ -136,6 +136,27 @@ UPDATES: dict[str, Callable[[nn.Module, Tensor], object]] = {
     "copy": lambda m, y: m.state.copy_(m.state * 0.5 + y), "add": lambda m, y: m.state.add_(1.0),
     "fill": lambda m, y: m.state.fill_(2.0),
 }  # fmt: skip
+
+
+class Delayed(Stateful):
+    """The output is read before the change, which does not depend on an input: folding must not run it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x) + self.state
+        self.state.fill_(2.0)
+        return y
+
+
+def test_initial_state_is_kept() -> None:
+    torch.manual_seed(0)
+    model = Delayed(_assign).eval()
+    samples = [(torch.randn(1, 8),) for _ in range(4)]
+    host = Host(arm_lower.compile(copy.deepcopy(model), samples, "ethos-u55-128").buffer, delegate_runner=run_delegate)
+    with torch.no_grad():
+        for sample in samples:
+            assert float((model(*sample) - torch.as_tensor(host.run([sample[0].numpy()])[0])).abs().max()) < 0.05
+
+
 PATHS = ("compile", "ours", "torchao")
 
 

@@ -68,6 +68,8 @@ def functional(name: str, args: Sequence[Any]) -> list[Tensor]:
 
 
 def case(name: str, *args: Any, scale: float | Tensor = 0.0, ulps: float = 2.0) -> OneOp:
+    """A call with torch's results. What torch refuses stays a case: the test then wants ours to refuse it for the
+    reason that torch's words give, and fails on words that it does not know."""
     name = f"aten::{name}"
     try:
         results = functional(name, args)
