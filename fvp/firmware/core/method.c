@@ -398,7 +398,8 @@ static void observe(const al_method *m, bool begins, const al_error *error) {
 static al_status step(al_method *m, al_error *error) {
   const uint8_t *instruction = fb_item(m->instructions, (uint32_t)error->instruction);
   const uint8_t *at = fb_ref(instruction, UNION_VALUE);
-  uint32_t type = fb_u8(instruction, UNION_TYPE), first = fb_u32(at, 0), second = fb_u32(at, 1);
+  uint32_t type = fb_u8(instruction, UNION_TYPE), first = fb_u32(at, 0);
+  uint32_t second = type == INSTRUCTION_FREE ? 0 : fb_u32(at, 1); /* only fields of the schema were checked */
   int32_t next = error->instruction + 1;
   al_call call = {.values = m->values, .value_count = m->value_count, .error = error, .scratch = m->scratch,
                   .fast_scratch = m->fast_scratch};
