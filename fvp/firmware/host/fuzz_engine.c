@@ -173,7 +173,7 @@ UNTRACED int main(int argc, char **argv) {
   uint64_t executions = 0;
   time_t end = time(NULL) + (time_t)seconds;
   if (!seeds) return 2;
-  while (time(NULL) < end) {
+  while (executions < seeds || time(NULL) < end) {
     uint32_t number = executions < seeds ? (uint32_t)executions
                     : below(2) ? below(input_count) : input_count - 1 - below(input_count > 100 ? 100 : input_count);
     uint32_t size = inputs[number].size;

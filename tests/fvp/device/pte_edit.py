@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,10 @@ def edited(pte: bytes, *changes: tuple[Path, Any]) -> bytes:
     root = file.root
     for path, value in changes:
         root = with_cell(root, path, value)
-    flatbuffer = schema.encode(root)
+    return _with_flatbuffer(pte, file, schema.encode(root))
+
+
+def _with_flatbuffer(pte: bytes, file: File, flatbuffer: bytes) -> bytes:
     if not file.has_header:
         return flatbuffer.ljust(64, b"\0")
     size = len(flatbuffer) + 32
@@ -30,6 +34,31 @@ def edited(pte: bytes, *changes: tuple[Path, Any]) -> bytes:
     (root_offset,) = struct.unpack_from("<I", flatbuffer)
     head = struct.pack("<I", root_offset + 32) + flatbuffer[4:8] + header + flatbuffer[8:]
     return head.ljust(base, b"\0") + pte[file.base :]
+
+
+def with_unknown_fields(pte: bytes, offset: int, count: int = 4) -> bytes:
+    """``pte`` with ``count`` fields in each table that the schema does not have, all ``offset`` bytes from its start."""
+    file = File(pte)
+    flatbuffer = bytearray(schema.encode(file.root))
+    for start, name in sorted(set(_tables(schema.decode(bytes(flatbuffer), len(flatbuffer))))):
+        vtable = start - struct.unpack_from("<i", flatbuffer, start)[0]
+        size, table_size = struct.unpack_from("<HH", flatbuffer, vtable)
+        slots = max((f.slot + 1 + f.kind.startswith("|") for f in schema.TABLES[name]), default=0)
+        known = flatbuffer[vtable + 4 : vtable + size].ljust(2 * slots, b"\0")
+        struct.pack_into("<i", flatbuffer, start, start - len(flatbuffer))
+        flatbuffer += struct.pack("<HH", 4 + len(known) + 2 * count, table_size) + known
+        flatbuffer += struct.pack("<H", offset) * count
+    return _with_flatbuffer(pte, file, bytes(flatbuffer))
+
+
+def _tables(cell: schema.Cell) -> Iterator[tuple[int, str]]:
+    """Where tables are, and their names."""
+    if isinstance(cell, schema.Row):
+        yield cell.offset, cell.table
+        cell = tuple(cell.cells.values())
+    if isinstance(cell, tuple):
+        for item in cell:
+            yield from _tables(item)
 
 
 def with_cell(cell: Any, path: Path, value: Any) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fuzzing import fuzz, one_operator_programs, overlapping, programs, write_seeds
+from pte_edit import with_unknown_fields
 from pte_samples import SAMPLES
 
 from arm_lower.pte.emit import emit
@@ -25,6 +26,16 @@ def test_no_bytes_lead_to_a_fault(tmp_path: Path) -> None:
         pytest.fail(f"{kept}:\n{report.finding}")
     assert report.executions > 20_000, report.text
     assert report.slow == 0, report.text
+
+
+def test_fields_that_the_schema_does_not_have(tmp_path: Path) -> None:
+    """Nothing checks them, so nothing may read them."""
+    files = {**one_operator_programs(1), **programs()}
+    for offset in (0x7FFC, 0xFFFF):
+        write_seeds(tmp_path / "seeds", {f"{n}-{offset}": with_unknown_fields(p, offset) for n, p in files.items()})
+    (report,) = fuzz([tmp_path / "seeds"], seconds=0)
+    assert not report.finding, report.finding
+    assert report.executions == 2 * len(files)
 
 
 def test_the_fuzzer_finds_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

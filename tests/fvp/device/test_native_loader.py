@@ -243,14 +243,20 @@ def test_delegate_inline() -> None:
     assert failure(emit(b.build())) == (0, "")
 
 
-def test_free() -> None:
+@cache
+def freed() -> bytes:
+    """A method that frees its second value, which the compiler never does."""
     b = ProgramBuilder()
     m = b.method("second")
     m.move(m.add_int(1), m.new_int())
-    free = Row("FreeCall", {"value_index": 1})
-    pte = edited(emit(b.build()), (instruction(0), free))
-    assert failure(pte) == (0, "")
-    assert failure(edited(pte, (instruction(0, "value_index"), 2)))[0] == CORRUPT
+    m.add_output(0)
+    return edited(emit(b.build()), (instruction(0), Row("FreeCall", {"value_index": 1})))
+
+
+def test_free() -> None:
+    assert failure(freed()) == (0, "")
+    assert Native(freed(), {}).run([], "second") == [1]
+    assert failure(edited(freed(), (instruction(0, "value_index"), 2)))[0] == CORRUPT
 
 
 def test_every_word_and_byte_of_the_flatbuffer() -> None:
