@@ -62,7 +62,8 @@ def _moved_together(pte: bytes) -> bytes:
 
 def programs() -> dict[str, bytes]:
     """Small programs with everything that a file can hold."""
-    return {"everything": test_native_loader.good(), "freed": test_native_loader.freed(), **{n: emit(f().program) for n, f in SAMPLES.items()}}
+    samples = {name: emit(made().program) for name, made in SAMPLES.items()}
+    return {"everything": test_native_loader.good(), "freed": test_native_loader.freed(), **samples}
 
 
 def write_seeds(folder: Path, seeds: dict[str, bytes]) -> None:

@@ -37,7 +37,7 @@ def _with_flatbuffer(pte: bytes, file: File, flatbuffer: bytes) -> bytes:
 
 
 def with_unknown_fields(pte: bytes, offset: int, count: int = 4) -> bytes:
-    """``pte`` with ``count`` fields in each table that the schema does not have, all ``offset`` bytes from its start."""
+    """``pte`` with ``count`` fields more in each table than the schema has, all ``offset`` bytes from its start."""
     file = File(pte)
     flatbuffer = bytearray(schema.encode(file.root))
     for start, name in sorted(set(_tables(schema.decode(bytes(flatbuffer), len(flatbuffer))))):
