@@ -82,12 +82,13 @@ class EthosUPartitioner:
         for stem, reason in self.refused.items():
             _move(node_named(stem, whole), whole, reason, reasons)
         while True:
-            supported = capability(program, self.spec.family, reasons)
+            supported, walk = capability(program, self.spec.family, reasons)
             partitions = partition(program.graph, supported, reasons)
             if partitions is None:
                 continue
+            done = walk if len(partitions) == 1 else None
             failed = [
-                lower_partition(p, f"{program.name}_{i}", self.spec, program, reasons)
+                lower_partition(p, f"{program.name}_{i}", self.spec, program, reasons, done)
                 for i, p in enumerate(partitions)
             ]
             if any(failed):
@@ -141,15 +142,18 @@ def is_float(node: fx.Node) -> bool:
     return any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)
 
 
-def capability(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]) -> set[fx.Node]:
+def capability(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]) -> tuple[set[fx.Node], Walk]:
     """The nodes whose lowering succeeds, given what is on the CPU already; ``reasons`` grows by those that fail.
 
     A float result can only be used on the NPU (its integers exist there, its reals nowhere), so a node with
     a float result and a reader on the CPU is on the CPU as well, and the walk is repeated.
+
+    Returns:
+        The nodes, and the walk that lowered them and nothing else.
     """
     while True:
         before = len(reasons)
-        supported = _walk_all(program, family, reasons)
+        supported, walk = _walk_all(program, family, reasons)
         for node in reversed(list(program.graph.nodes)):
             if node not in supported or is_dequantize(node) or not is_float(node):
                 continue
@@ -164,7 +168,7 @@ def capability(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]
                     blame.hint if blame else "annotate its output in the quantizer",
                 )
         if len(reasons) == before:
-            return supported
+            return supported, walk
 
 
 def fixed_constants(program: EdgeProgram) -> dict[str, torch.Tensor]:
@@ -172,7 +176,7 @@ def fixed_constants(program: EdgeProgram) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in program.constants.items() if name not in program.mutated}
 
 
-def _walk_all(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]) -> set[fx.Node]:
+def _walk_all(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason]) -> tuple[set[fx.Node], Walk]:
     walk = Walk(program.name, family, fixed_constants(program))
     supported: set[fx.Node] = set()
     for node in program.graph.nodes:
@@ -187,7 +191,7 @@ def _walk_all(program: EdgeProgram, family: str, reasons: dict[fx.Node, Reason])
                     supported.discard(culprit)
             continue
         supported.add(node)
-    return supported
+    return supported, walk
 
 
 def levels(graph: fx.Graph, supported: set[fx.Node]) -> dict[fx.Node, int]:
@@ -242,22 +246,37 @@ def make_partition(order: Sequence[fx.Node], group: set[fx.Node]) -> Partition:
 
 
 def lower_partition(
-    p: Partition, name: str, spec: EthosUCompileSpec, program: EdgeProgram, reasons: dict[fx.Node, Reason]
+    p: Partition,
+    name: str,
+    spec: EthosUCompileSpec,
+    program: EdgeProgram,
+    reasons: dict[fx.Node, Reason],
+    walk: Walk | None = None,
 ) -> bool:
     """Builds the TOSA graph of a partition.
+
+    Args:
+        p: The partition; gets the graph and its inputs.
+        name: Of the graph.
+        spec: Target.
+        program: What the partition is a part of.
+        reasons: Why nodes are on the CPU.
+        walk: One that has lowered the nodes of the partition and nothing else.
 
     Returns:
         True if a node failed here or the partition does nothing: then ``reasons`` has why, and the work is repeated.
     """
-    walk = Walk(name, spec.family, fixed_constants(program))
-    for node in p.nodes:
-        try:
-            walk.lower(node)
-        except Unsupported as error:
-            for culprit in walk.blamed(node):
-                reasons.setdefault(culprit, Reason(error.message, error.hint))
-            return True
+    if walk is None:
+        walk = Walk(name, spec.family, fixed_constants(program))
+        for node in p.nodes:
+            try:
+                walk.lower(node)
+            except Unsupported as error:
+                for culprit in walk.blamed(node):
+                    reasons.setdefault(culprit, Reason(error.message, error.hint))
+                return True
     b = walk.builder
+    b.graph.name = name
     for node in p.outputs:
         value = walk.value(node)
         if not isinstance(value, Value):

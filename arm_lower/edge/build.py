@@ -34,6 +34,7 @@ from arm_lower.edge.meta import (
     describe,
     fake,
     fake_result,
+    graph_module,
     is_channels_last,
     op_name,
     target_name,
@@ -330,7 +331,7 @@ class _Importer:
         used = [n for n in self.constants if n.users or n in mutated]
         for node in set(self.constants) - set(used):
             self.graph.erase_node(node)
-        module = fx.GraphModule(self.root, self.graph)
+        module = graph_module(self.root, self.graph)
         module.meta["in_spec"], module.meta["out_spec"] = in_spec, out_spec
         constants = {n.name: self.constants[n].contiguous() for n in used}
         return EdgeProgram(self.name, module, constants, tuple(n.name for n in mutated))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from arm_lower.edge.program import EdgeProgram
 
@@ -118,12 +119,17 @@ def tensors(value: Any) -> Iterable[torch.Tensor]:
             yield from tensors(item)
 
 
+def graph_module(root: torch.nn.Module, graph: fx.Graph) -> fx.GraphModule:
+    """A module of ``graph`` whose code is made when it is called or printed: most stages of a program never are."""
+    return _LazyGraphModule(root, graph)
+
+
 def copy_program(program: EdgeProgram) -> EdgeProgram:
     """A program with a graph of its own; constants, delegates and values are shared with the original."""
     graph = fx.Graph()
     outputs = graph.graph_copy(program.graph, {})
     graph.output(outputs)
-    module = fx.GraphModule(program.graph_module, graph)
+    module = graph_module(program.graph_module, graph)
     module.meta = dict(program.graph_module.meta)
     return replace(
         program,

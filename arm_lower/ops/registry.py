@@ -1,8 +1,10 @@
-"""The table of lowerings: one function for each operator, which is also the only support check."""
+"""The table of lowerings: one function for each operator, which is also the only support check.
+
+`arm_lower.ops.walk` imports the modules that fill it.
+"""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,19 +14,6 @@ from arm_lower.errors import Unsupported
 
 Lowering = Callable[..., Any]
 AnyLowering = TypeVar("AnyLowering", bound=Lowering)
-
-FAMILIES = (
-    "quantize",
-    "conv",
-    "pointwise",
-    "elementwise",
-    "pool",
-    "reduce",
-    "softmax",
-    "shape",
-    "resize",
-    "normalization",
-)
 
 _LOWERINGS: dict[Any, Lowering] = {}
 
@@ -51,18 +40,7 @@ def lowering(target: Any) -> Lowering:
     Raises:
         Unsupported: There is none.
     """
-    if not _LOWERINGS:
-        for family in FAMILIES:
-            importlib.import_module(f"arm_lower.ops.{family}")
     try:
         return _LOWERINGS[target]
     except KeyError:
         raise Unsupported(f"operator {target} has no NPU lowering") from None
-
-
-def has_lowering(target: Any) -> bool:
-    try:
-        lowering(target)
-    except Unsupported:
-        return False
-    return True

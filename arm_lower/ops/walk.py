@@ -12,6 +12,18 @@ from torch import fx
 
 from arm_lower.edge.meta import is_channels_last, module_path, op_name, target_name
 from arm_lower.errors import Unsupported
+from arm_lower.ops import (  # noqa: F401  (each registers its lowerings)
+    conv,
+    elementwise,
+    normalization,
+    pointwise,
+    pool,
+    quantize,
+    reduce,
+    resize,
+    shape,
+    softmax,
+)
 from arm_lower.ops.registry import lowering
 from arm_lower.ops.value import Constant, Lowered, Real, channels_last, contiguous
 from arm_lower.tosa.builder import Builder
@@ -124,12 +136,12 @@ class Walk:
             raise Unsupported("its input has a dynamic shape")
         if val.numel() == 0:
             raise Unsupported("its input has no elements")
-        shape, dtype = tuple(val.shape), DTYPES[val.dtype]
+        sizes, dtype = tuple(val.shape), DTYPES[val.dtype]
         self.inputs.append(node)
         if is_channels_last(val):
-            n, c, h, w = shape
+            n, c, h, w = sizes
             return channels_last(self.builder.input(node.name, (n, h, w, c), dtype))
-        return contiguous(self.builder.input(node.name, shape, dtype))
+        return contiguous(self.builder.input(node.name, sizes, dtype))
 
     def _constant(self, node: fx.Node, tensor: torch.Tensor) -> Lowered:
         array = tensor.detach().cpu()

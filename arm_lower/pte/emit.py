@@ -53,7 +53,7 @@ def emit(program: model.Program) -> bytes:
             "named_data": named or None,
         },
     )
-    data = _assemble(schema.encode(root), segments.data())
+    data = _assemble(schema.encode(root), segments.parts())
     _self_check(program, data)
     return data
 
@@ -102,20 +102,22 @@ class _Segments:
             for offset, blob in zip(self.offsets(), self.blobs, strict=True)
         )
 
-    def data(self) -> bytes:
-        packed = bytearray()
+    def parts(self) -> list[bytes]:
+        """The segments with the zeros between them."""
+        parts: list[bytes] = []
+        end = 0
         for offset, blob in zip(self.offsets(), self.blobs, strict=True):
             if blob:
-                packed.extend(bytes(offset - len(packed)))
-                packed.extend(blob)
-        return bytes(packed)
+                parts += [bytes(offset - end), blob]
+                end = offset + len(blob)
+        return parts
 
 
 def _aligned(offset: int, alignment: int) -> int:
     return offset + -offset % alignment
 
 
-def _assemble(flatbuffer: bytes, segments: bytes) -> bytes:
+def _assemble(flatbuffer: bytes, segments: list[bytes]) -> bytes:
     """The file of a FlatBuffer and its segments.
 
     The header's 32 bytes are a multiple of the largest alignment inside the FlatBuffer (16), and all its offsets but
@@ -126,9 +128,9 @@ def _assemble(flatbuffer: bytes, segments: bytes) -> bytes:
     program_size = len(flatbuffer) + HEADER_SIZE
     base = _aligned(program_size, SEGMENT_ALIGNMENT)
     (root,) = struct.unpack_from("<I", flatbuffer)
-    header = struct.pack("<4sIQQQ", HEADER_MAGIC, HEADER_SIZE, program_size, base, len(segments))
+    header = struct.pack("<4sIQQQ", HEADER_MAGIC, HEADER_SIZE, program_size, base, sum(map(len, segments)))
     head = struct.pack("<I", root + HEADER_SIZE) + flatbuffer[4:8] + header
-    return head + flatbuffer[8:] + bytes(base - program_size) + segments
+    return b"".join((head, flatbuffer[8:], bytes(base - program_size), *segments))
 
 
 def _self_check(program: model.Program, data: bytes) -> None:

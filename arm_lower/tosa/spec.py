@@ -196,7 +196,7 @@ def _attr_problem(param: Param, value: Attr) -> str:
         return "" if isinstance(value, bool) else "a bool is needed"
     if param.kind == "enum":
         return "" if value in param.choices else f"allowed are {', '.join(param.choices)}"
-    if not isinstance(value, tuple) or not all(type(v) is int for v in value):
+    if not isinstance(value, tuple) or not set(map(type, value)) <= {int}:
         return "a tuple of int is needed"
     return f"{param.count} values are needed" if param.count and len(value) != param.count else ""
 
