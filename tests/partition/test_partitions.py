@@ -68,7 +68,7 @@ def cut(module: nn.Module, *shapes: tuple[int, ...]) -> tuple[EdgeProgram, list[
     reasons: dict[fx.Node, Any] = {}
     partitions = None
     while partitions is None:
-        supported = capability(program, "u55", reasons)
+        supported, _ = capability(program, "u55", reasons)
         partitions = partition(program.graph, supported, reasons)
     for p in partitions:
         assert_convex(p)

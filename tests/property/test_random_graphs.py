@@ -36,7 +36,7 @@ def assert_convex(program: EdgeProgram, family: str) -> None:
     reasons: dict = {}
     partitions = None
     while partitions is None:
-        supported = capability(program, family, reasons)
+        supported, _ = capability(program, family, reasons)
         partitions = partition(program.graph, supported, reasons)
     for p in partitions:
         members = set(p.nodes)
