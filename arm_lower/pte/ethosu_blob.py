@@ -69,7 +69,7 @@ class EthosUBlob:
 
     Attributes:
         command_stream: Driver payload, begins with ``COP1``.
-        read_only: Weights and biases as the NPU reads them.
+        read_only: Weights and biases as the NPU reads them: a view of the stream.
         scratch_size: Bytes of scratch memory that the runtime must provide, inputs and outputs included.
         inputs: In the order of the delegate call's arguments.
         outputs: Follow the inputs there.
@@ -77,7 +77,7 @@ class EthosUBlob:
     """
 
     command_stream: bytes = field(repr=False)
-    read_only: bytes = field(repr=False)
+    read_only: memoryview = field(repr=False)
     scratch_size: int
     inputs: tuple[BlobTensor, ...]
     outputs: tuple[BlobTensor, ...]
@@ -86,7 +86,7 @@ class EthosUBlob:
 
 def pack(
     command_stream: bytes,
-    read_only: bytes,
+    read_only: bytes | memoryview,
     scratch_size: int,
     inputs: Sequence[VelaTensor],
     outputs: Sequence[VelaTensor],
@@ -107,13 +107,13 @@ def pack(
         raise PteError(f"scratch size {scratch_size} does not fit 32 bits")
     blob = b"".join(
         (
-            _block(_FIRST, b""),
-            _block("cmd_data", command_stream),
-            _block("weight_data", read_only),
-            _block("scratch_size", struct.pack("<I", scratch_size)),
-            _block("inputs", _pack_tensors(inputs)),
-            _block("outputs", _pack_tensors(outputs)),
-            _block(_LAST, b""),
+            *_block(_FIRST, b""),
+            *_block("cmd_data", command_stream),
+            *_block("weight_data", read_only),
+            *_block("scratch_size", struct.pack("<I", scratch_size)),
+            *_block("inputs", _pack_tensors(inputs)),
+            *_block("outputs", _pack_tensors(outputs)),
+            *_block(_LAST, b""),
         )
     )
     unpack(blob)
@@ -127,13 +127,13 @@ def unpack(blob: bytes) -> EthosUBlob:
         PteError: The stream is malformed, or an input or output lies outside of the scratch memory.
     """
     blocks = _blocks(blob)
-    data: dict[str, bytes] = {}
+    data: dict[str, memoryview] = {}
     external: list[tuple[str, str]] = []
     for offset, name, payload, outside in blocks:
         if name in data or name in dict(external):
             raise PteError(f"offset {offset}: block {name!r} is there twice")
         if outside:
-            external.append((name, _key(offset, name, payload)))
+            external.append((name, _key(offset, name, bytes(payload))))
         else:
             data[name] = payload
     for name in ("cmd_data", "scratch_size", "inputs", "outputs"):
@@ -142,7 +142,7 @@ def unpack(blob: bytes) -> EthosUBlob:
     for name in ("scratch_size", "inputs", "outputs"):
         if name not in data:
             raise PteError(f"block {name!r} of the Ethos-U stream is kept outside, only its bytes can be read")
-    commands = data.get("cmd_data", b"")
+    commands = bytes(data.get("cmd_data", b""))
     if "cmd_data" in data and commands[:4] not in _COMMAND_MAGIC:
         raise PteError(f"block 'cmd_data': expected it to begin with COP1 or COP2, found {commands[:4]!r}")
     if len(data["scratch_size"]) != 4:
@@ -150,7 +150,7 @@ def unpack(blob: bytes) -> EthosUBlob:
     (scratch_size,) = struct.unpack("<I", data["scratch_size"])
     return EthosUBlob(
         commands,
-        data.get("weight_data", b""),
+        data.get("weight_data", memoryview(b"")),
         scratch_size,
         _unpack_tensors("inputs", data["inputs"], scratch_size),
         _unpack_tensors("outputs", data["outputs"], scratch_size),
@@ -158,8 +158,8 @@ def unpack(blob: bytes) -> EthosUBlob:
     )
 
 
-def _block(name: str, data: bytes) -> bytes:
-    return _HEADER.pack(name.encode(), len(data), 0, bytes(11)) + data + bytes(-len(data) % 16)
+def _block(name: str, data: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
+    return _HEADER.pack(name.encode(), len(data), 0, bytes(11)), data, bytes(-len(data) % 16)
 
 
 def _pack_tensors(tensors: Sequence[VelaTensor]) -> bytes:
@@ -174,12 +174,13 @@ def _pack_tensors(tensors: Sequence[VelaTensor]) -> bytes:
     return b"".join(rows)
 
 
-def _blocks(blob: bytes) -> list[tuple[int, str, bytes, bool]]:
+def _blocks(blob: bytes) -> list[tuple[int, str, memoryview, bool]]:
     """Offset, name, data and whether it is outside, of each block between the first and the last."""
     size = len(blob)
     if size % 16:
         raise PteError(f"an Ethos-U stream has a multiple of 16 bytes, found {size}")
-    found: list[tuple[int, str, bytes, bool]] = []
+    found: list[tuple[int, str, memoryview, bool]] = []
+    view = memoryview(blob)
     offset = 0
     while offset < size:
         if offset + _HEADER.size > size:
@@ -193,12 +194,12 @@ def _blocks(blob: bytes) -> list[tuple[int, str, bytes, bool]]:
             raise PteError(f"offset {offset}: block {name!r}: reserved bytes of its header are not zero")
         if start + length > size:
             raise PteError(f"offset {offset}: block {name!r} has {length} bytes, past the end of the stream at {size}")
-        found.append((offset, name, blob[start : start + length], bool(outside)))
+        found.append((offset, name, view[start : start + length], bool(outside)))
         offset = start + length + -length % 16
     return _between(found)
 
 
-def _between(found: list[tuple[int, str, bytes, bool]]) -> list[tuple[int, str, bytes, bool]]:
+def _between(found: list[tuple[int, str, memoryview, bool]]) -> list[tuple[int, str, memoryview, bool]]:
     names = [name for _, name, _, _ in found]
     if len(found) < 2 or (names[0], names[-1]) != (_FIRST, _LAST):
         raise PteError(
@@ -221,7 +222,7 @@ def _key(offset: int, name: str, payload: bytes) -> str:
     return payload.decode("ascii")
 
 
-def _unpack_tensors(name: str, data: bytes, scratch_size: int) -> tuple[BlobTensor, ...]:
+def _unpack_tensors(name: str, data: memoryview, scratch_size: int) -> tuple[BlobTensor, ...]:
     count = struct.unpack_from("<i", data)[0] if len(data) >= 4 else -1
     if count < 0 or len(data) != 4 + count * _TENSOR.size:
         raise PteError(f"block {name!r}: expected a count and that many tensors of 36 bytes, found {len(data)} bytes")

@@ -104,7 +104,7 @@ class Program:
 
     def run(
         self,
-        read_only: bytes,
+        read_only: bytes | memoryview,
         inputs: Sequence[Array | bytes],
         input_descs: Sequence[Described],
         output_descs: Sequence[Described],
@@ -207,7 +207,7 @@ def load(payload: bytes) -> Program:
 
 def run(
     payload: bytes,
-    read_only: bytes,
+    read_only: bytes | memoryview,
     inputs: Sequence[Array | bytes],
     input_descs: Sequence[Described],
     output_descs: Sequence[Described],

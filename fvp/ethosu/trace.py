@@ -148,7 +148,7 @@ def database_tables(database: Any) -> dict[str, list[dict[str, str]]]:
 
 def run_traced(
     program: Program,
-    read_only: bytes,
+    read_only: bytes | memoryview,
     inputs: Sequence[Array | bytes],
     input_descs: Sequence[Described],
     output_descs: Sequence[Described],
