@@ -59,7 +59,12 @@ def check_file(data: bytes) -> None:
     Raises:
         PteError: The file cannot be read, or its layout is not the usual one; all differences are listed.
     """
-    _raise("the layout of the file breaks rules", list(_layout_problems(File(data))))
+    check_layout(File(data))
+
+
+def check_layout(file: File) -> None:
+    """`check_file` of an opened file."""
+    _raise("the layout of the file breaks rules", list(_layout_problems(file)))
 
 
 def _raise(title: str, found: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from arm_lower.errors import PteError
 from arm_lower.pte import check, model, schema
 from arm_lower.pte.lifetimes import placement
-from arm_lower.pte.read import HEADER_MAGIC, HEADER_SIZE, read
+from arm_lower.pte.read import HEADER_MAGIC, HEADER_SIZE, File
 from arm_lower.pte.schema import Row
 
 SEGMENT_ALIGNMENT = check.SEGMENT_ALIGNMENT
@@ -135,9 +135,10 @@ def _assemble(flatbuffer: bytes, segments: list[bytes]) -> bytes:
 
 def _self_check(program: model.Program, data: bytes) -> None:
     """Reads the file back. A difference is a fault of this module, never of the user."""
-    if read(data) != program:
+    file = File(data)
+    if file.program() != program:
         raise PteError("the file that was written does not read back as the program it was written from")
-    check.check_file(data)
+    check.check_layout(file)
 
 
 def _plan(method: model.Method, segments: _Segments, inline: dict[bytes, int]) -> Row:
