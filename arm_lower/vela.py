@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ethosu import regor  # noqa: F401  (the worker's first compile would import it)
 from tosa import TosaGraph as fb_graph
 
 from arm_lower import vela_worker
