@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (the serializer's first constant would import it)
 import numpy as np
 import numpy.typing as npt
 import tosa_serializer as ts
-from tosa import OpLocation, TosaBasicBlock, TosaOperator, TosaRegion, TosaTensor, Version  # noqa: F401  (likewise)
+from tosa import OpLocation, TosaBasicBlock, TosaOperator, TosaRegion, TosaTensor, Version  # noqa: F401  (lazy there)
 from tosa import TosaGraph as fb_graph
 
 from arm_lower.errors import TosaError

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from pte_edit import Path, edited, patched, with_cell
+from pte_edit import Path, edited, patched, with_cell, with_unknown_fields
 
 from arm_lower.pte.emit import emit
 from arm_lower.pte.model import (
@@ -257,6 +257,16 @@ def test_free() -> None:
     assert failure(freed()) == (0, "")
     assert Native(freed(), {}).run([], "second") == [1]
     assert failure(edited(freed(), (instruction(0, "value_index"), 2)))[0] == CORRUPT
+
+
+def test_fields_of_a_later_schema_are_ignored() -> None:
+    """Wherever they are: they are not followed. Under the sanitizers: test_fuzz_device.py."""
+    for offset in (4, 0x7FFC, 0xFFFF):
+        for pte in (good(), freed()):
+            wide = with_unknown_fields(pte, offset)
+            assert len(wide) > len(edited(pte))
+            assert failure(wide) == (0, "")
+            assert Native(wide, BACKENDS).run([], "second") == Native(pte, BACKENDS).run([], "second")
 
 
 def test_every_word_and_byte_of_the_flatbuffer() -> None:
