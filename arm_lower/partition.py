@@ -86,12 +86,14 @@ class EthosUPartitioner:
             partitions = partition(program.graph, supported, reasons)
             if partitions is None:
                 continue
-            done = walk if len(partitions) == 1 else None
-            failed = [
-                lower_partition(p, f"{program.name}_{i}", self.spec, program, reasons, done)
-                for i, p in enumerate(partitions)
+            walks: list[Walk | None] = [walk]
+            if len(partitions) != 1:
+                walks = [walk_partition(p, self.spec, program, reasons) for p in partitions]
+            built = [
+                w is not None and build_graph(p, f"{program.name}_{i}", self.spec, w, reasons)
+                for i, (p, w) in enumerate(zip(partitions, walks, strict=True))
             ]
-            if any(failed):
+            if not all(built):
                 continue
             delegates = [compile_partition(p, self.spec, reasons) for p in partitions]
             if all(d is not None for d in delegates):
@@ -245,36 +247,35 @@ def make_partition(order: Sequence[fx.Node], group: set[fx.Node]) -> Partition:
     return Partition(members, outputs)
 
 
-def lower_partition(
-    p: Partition,
-    name: str,
-    spec: EthosUCompileSpec,
-    program: EdgeProgram,
-    reasons: dict[fx.Node, Reason],
-    walk: Walk | None = None,
-) -> bool:
-    """Builds the TOSA graph of a partition.
+def walk_partition(
+    p: Partition, spec: EthosUCompileSpec, program: EdgeProgram, reasons: dict[fx.Node, Reason]
+) -> Walk | None:
+    """A walk that has lowered the nodes of ``p`` alone, or None after the one that failed is in ``reasons``."""
+    walk = Walk(program.name, spec.family, fixed_constants(program))
+    for node in p.nodes:
+        try:
+            walk.lower(node)
+        except Unsupported as error:
+            for culprit in walk.blamed(node):
+                reasons.setdefault(culprit, Reason(error.message, error.hint))
+            return None
+    return walk
+
+
+def build_graph(p: Partition, name: str, spec: EthosUCompileSpec, walk: Walk, reasons: dict[fx.Node, Reason]) -> bool:
+    """Makes the TOSA graph of a partition.
 
     Args:
         p: The partition; gets the graph and its inputs.
         name: Of the graph.
         spec: Target.
-        program: What the partition is a part of.
-        reasons: Why nodes are on the CPU.
         walk: One that has lowered the nodes of the partition and nothing else.
+        reasons: Why nodes are on the CPU.
 
     Returns:
-        True if a node failed here or the partition does nothing: then ``reasons`` has why, and the work is repeated.
+        False if the partition does nothing or an operator of it may not go to Vela: then ``reasons`` has why, and the
+        work is repeated.
     """
-    if walk is None:
-        walk = Walk(name, spec.family, fixed_constants(program))
-        for node in p.nodes:
-            try:
-                walk.lower(node)
-            except Unsupported as error:
-                for culprit in walk.blamed(node):
-                    reasons.setdefault(culprit, Reason(error.message, error.hint))
-                return True
     b = walk.builder
     b.graph.name = name
     for node in p.outputs:
@@ -288,7 +289,7 @@ def lower_partition(
         avoided = faults.avoid(graph, f"{spec.family}-{spec.macs}")
     except faults.Miscompiled as error:
         _move(node_of(error.op, p), p, Reason(error.message, error.hint), reasons)
-        return True
+        return False
     for fault in avoided:
         _log.info("%s: avoided that %s", name, fault)
     verify(graph)
@@ -296,11 +297,11 @@ def lower_partition(
         for node in p.nodes:
             if not is_dequantize(node):
                 reasons.setdefault(node, Reason("only moves data, with nothing to compute beside it on the NPU"))
-        return True
+        return False
     read = {t for op in graph.ops for t in op.inputs}
     p.graph, p.inputs = graph, [n for n, t in zip(walk.inputs, graph.inputs, strict=True) if t in read]
     graph.inputs = [t for t in graph.inputs if t in read]  # Vela drops what nothing reads
-    return False
+    return True
 
 
 def output_tensor(walk: Walk, value: Value, node: fx.Node) -> Tensor:
