@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -102,6 +105,19 @@ def test_every_node_has_a_contiguous_value() -> None:
     assert targets(program) == ["aten.permute.default", "aten.reshape.default"]
     x = torch.randn(2, 3, 4, 5)
     assert torch.equal(run(program, x)[0], x.permute(0, 2, 3, 1).reshape(2, -1))
+
+
+@pytest.mark.parametrize("how", ["as it is", "deepcopy", "pickle"])
+def test_graph_module_is_an_ordinary_one(how: str) -> None:
+    """Its code is made when it is first needed; whoever copies, stores or prints it must not notice."""
+    module = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    x = torch.randn(4, 3)
+    program = from_exported(export(module, x))
+    copies: dict[str, Callable[[Any], Any]] = {"deepcopy": deepcopy, "pickle": lambda m: pickle.loads(pickle.dumps(m))}
+    graph_module = copies.get(how, lambda m: m)(program.graph_module)
+    assert "torch.ops.aten.relu.default" in graph_module.code
+    (found,) = graph_module(x, *program.constants.values())
+    torch.testing.assert_close(found, module(x), rtol=0, atol=0)
 
 
 def test_channels_last_input_keeps_its_layout() -> None:
