@@ -231,6 +231,7 @@ class Compiled:
         Raises:
             ArmLowerError: The inputs do not fit, or there are none.
         """
+        from quant.graph import state_kept
         from tosa_ref.compare import sqnr_db
         from tosa_ref.host import Host, Record
 
@@ -245,7 +246,7 @@ class Compiled:
             results = [tuple(host.run([self._given(a, i) for i, a in enumerate(s)])) for s in samples]
         checks = []
         if self.quantized is not None:
-            with torch.no_grad(), _state_kept(self.quantized):
+            with torch.no_grad(), state_kept(self.quantized):
                 wanted = [[t.numpy() for t in _tensors(self.quantized(*self._taken(s)))] for s in samples]
             for i, tensor in enumerate(self.boundary["outputs"]):
                 found = np.stack([self._real(r[i], tensor) for r in results])
@@ -516,17 +517,6 @@ def _stage(name: str, seconds: dict[str, float], progress: Progress | None = Non
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
     if progress is not None:
         progress(name, 1, 1)
-
-
-@contextmanager
-def _state_kept(module: nn.Module) -> Iterator[None]:
-    """Buffers that the block changes get their values back."""
-    before = [(b, b.clone()) for b in module.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)
 
 
 @contextmanager

@@ -279,11 +279,12 @@ def build_graph(p: Partition, name: str, spec: EthosUCompileSpec, walk: Walk, re
     b = walk.builder
     b.graph.name = name
     for node in p.outputs:
-        value = walk.value(node)
-        if not isinstance(value, Value):
-            raise Unsupported(f"{node.name} is not an integer tensor")
         b.location, b.stem = f"{module_path(node)}:output layout".lstrip(":"), f"{node.name}.out"
-        b.graph.outputs.append(output_tensor(walk, value, node))
+        try:
+            b.graph.outputs.append(output_tensor(walk, node))
+        except Unsupported as error:  # a pending reshape or permutation is done only here
+            _move(node, p, Reason(error.message, error.hint), reasons)
+            return False
     graph = optimize(b.graph)
     try:
         avoided = faults.avoid(graph, f"{spec.family}-{spec.macs}")
@@ -304,9 +305,11 @@ def build_graph(p: Partition, name: str, spec: EthosUCompileSpec, walk: Walk, re
     return True
 
 
-def output_tensor(walk: Walk, value: Value, node: fx.Node) -> Tensor:
-    """The value in the order that the node's reader expects; a tensor of its own."""
-    b = walk.builder
+def output_tensor(walk: Walk, node: fx.Node) -> Tensor:
+    """A node's value in the order that its reader expects; a tensor of its own."""
+    value, b = walk.value(node), walk.builder
+    if not isinstance(value, Value):
+        raise Unsupported(f"{node.name} is not an integer tensor")
     tensor = stored(value, (0, 2, 3, 1), b) if is_channels_last(node.meta["val"]) else logical(value, b)
     if tensor in b.graph.inputs or tensor in b.graph.outputs or tensor.data is not None:
         return b.op("IDENTITY", [tensor])

@@ -329,16 +329,32 @@ INFERENCE_PASSES: tuple[Pass, ...] = (
 
 @contextmanager
 def state_kept(gm: fx.GraphModule) -> Iterator[None]:
-    """The module's own buffers get their values back: what is run inside must not become part of its initial state."""
-    buffers = dict(gm.named_buffers())
-    own = {str(n.target) for n in gm.graph.nodes if n.op == "get_attr"} & buffers.keys()
-    before = [(buffers[name], buffers[name].clone()) for name in sorted(own)]
+    """The module's own buffers, and the parameters that it writes to, get their values back: what is run inside must
+    become part neither of its initial state nor of the user's module, whose tensors they may be."""
+    tensors = {**dict(gm.named_parameters()), **dict(gm.named_buffers())}
+    read = {str(n.target) for n in gm.graph.nodes if n.op == "get_attr"}
+    own = (read & dict(gm.named_buffers()).keys()) | (_written(gm) & tensors.keys())
+    before = [(tensors[name], tensors[name].clone()) for name in sorted(own)]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
+            for tensor, value in before:
+                tensor.copy_(value)
+
+
+def _written(gm: fx.GraphModule) -> set[str]:
+    """What in-place operators change, also through views of it."""
+    found: set[str] = set()
+    for node in gm.graph.nodes:
+        if not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable):
+            continue
+        changed: Any = node
+        while isinstance(changed, fx.Node) and changed.op == "call_function":
+            changed = changed.args[0] if changed.args else None
+        if isinstance(changed, fx.Node) and changed.op == "get_attr":
+            found.add(str(changed.target))
+    return found
 
 
 def check_evaluation(gm: fx.GraphModule) -> None:

@@ -157,7 +157,7 @@ def accumulate(
     b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, groups: int, zero_point: int
 ) -> Accumulators:
     """int32 accumulators of a convolution in the formulation that runs best on the NPU."""
-    w, window = drop_dead_taps(w, window, t.shape)
+    w, window = written_out(*drop_dead_taps(w, window, t.shape), t.shape)
     c_in, c_out = t.shape[3], w.shape[0]
     if (
         w.shape[2:] == (1, 1)
@@ -167,15 +167,33 @@ def accumulate(
     ):
         t, window = picked(b, t, window.stride), replace(window, stride=(1, 1))
     if groups == c_in and c_out == c_in and c_in > 1:
-        return single(convolution_of(b, t, w.transpose(2, 3, 0, 1), bias, window, zero_point, depthwise=True))
+        return depthwise(b, t, w.transpose(2, 3, 0, 1), bias, window, zero_point)
     if groups > 1:
         return grouped(b, t, w, bias, window, groups, zero_point)
-    if max(window.stride) > 3:
-        return single(large_stride(b, t, w, bias, window, zero_point))
-    phases = best_fold(t.shape, w, window)
+    phases = best_fold(t.shape, w, window) if max(window.stride) <= 3 else 0
     if phases:
         return folded_width(b, t, w, bias, window, phases, zero_point)
-    return single(convolution_of(b, t, w.transpose(0, 2, 3, 1), bias, window, zero_point))
+    return single(dense(b, t, w, bias, window, zero_point))
+
+
+def dense(b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, zero_point: int) -> Tensor:
+    """An ungrouped convolution as one operator; ``w`` is [O, I, KH, KW]."""
+    if max(window.stride) > 3:
+        return large_stride(b, t, w, bias, window, zero_point)
+    return convolution_of(b, t, w.transpose(0, 2, 3, 1), bias, window, zero_point)
+
+
+def depthwise(b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, zero_point: int) -> Accumulators:
+    """A depthwise convolution, ``w`` is [KH, KW, C, M]; of a stride above 3 it does the largest divisor that the NPU
+    has, and the rescaled result is subsampled: Vela mixes up the channels on Ethos-U85 and refuses it on the others.
+    """
+    steps = [max(d for d in (1, 2, 3) if s % d == 0) if s > 3 else s for s in window.stride]
+    rest = [s // step for s, step in zip(window.stride, steps)]
+    out = [window.out(axis, t.shape[axis + 1], w.shape[axis]) for axis in (0, 1)]
+    acc = convolution_of(b, t, w, bias, replace(window, stride=(steps[0], steps[1])), zero_point, depthwise=True)
+    if rest == [1, 1]:
+        return single(acc)
+    return Accumulators([(acc, np.arange(acc.shape[3]))], lambda parts: subsampled(b, parts[0], rest, out))
 
 
 def convolution_of(
@@ -219,6 +237,39 @@ def drop_dead_taps(w: Ints, window: Window, shape: Sequence[int]) -> tuple[Ints,
     return w, Window(window.stride, (pads[0], pads[1], pads[2], pads[3]), (dil[0], dil[1]))
 
 
+def written_out(w: Ints, window: Window, shape: Sequence[int]) -> tuple[Ints, Window]:
+    """Dilations larger than the map as zeros in the kernel: Vela miscompiles them."""
+    beyond = [d > max(2, size) for d, size in zip(window.dilation, shape[1:3])]
+    full = [d if b else 1 for d, b in zip(window.dilation, beyond)]
+    kept = [1 if b else d for d, b in zip(window.dilation, beyond)]
+    return dilated(w, (full[0], full[1])), replace(window, dilation=(kept[0], kept[1]))
+
+
+def subsampled(b: Builder, t: Tensor, stride: Sequence[int], out: Sequence[int]) -> Tensor:
+    """Every ``stride``-th row and column: how a stride beyond the limit is done behind an operator with less."""
+    for axis in (1, 2):
+        t = every(b, t, axis, stride[axis - 1], out[axis - 1])
+    return t
+
+
+def every(b: Builder, t: Tensor, axis: int, step: int, count: int) -> Tensor:
+    """Elements 0, step, 2 * step ... along an axis, ``count`` of them."""
+    if step == 1:
+        sizes = list(t.shape)
+        sizes[axis] = count
+        return b.slice(t, [0] * len(sizes), sizes)
+    if count == 1:
+        return b.slice(t, [0] * len(t.shape), [1 if i == axis else n for i, n in enumerate(t.shape)])
+    missing = count * step - t.shape[axis]
+    if missing > 0:
+        t = b.pad(t, [missing if i == 2 * axis + 1 else 0 for i in range(2 * len(t.shape))], 0)
+    before, after = t.shape[:axis], t.shape[axis + 1 :]
+    rows, columns = int(np.prod(before)), int(np.prod(after))
+    t = b.slice(t, [0] * len(t.shape), [*before, count * step, *after])
+    t = b.slice(b.reshape(t, (1, rows * count, step, columns)), (0, 0, 0, 0), (1, rows * count, 1, columns))
+    return b.reshape(t, (*before, count, *after))
+
+
 def picked(b: Builder, t: Tensor, stride: tuple[int, int]) -> Tensor:
     """Every stride-th row and column, for strides beyond the NPU's limit: one copy of what is read."""
     n, height, width, channels = t.shape
@@ -248,7 +299,7 @@ def grouped(
             block[m * o : (m + 1) * o, m * i : (m + 1) * i] = w[(g + m) * o : (g + m + 1) * o]
         part = b.slice(t, [0, 0, 0, g * i], [t.shape[0], t.shape[1], t.shape[2], merge * i])
         channels = np.arange(g * o, (g + merge) * o)
-        acc = convolution_of(b, part, block.transpose(0, 2, 3, 1), bias[channels], window, zero_point)
+        acc = dense(b, part, block, bias[channels], window, zero_point)
         parts.append((acc, channels))
     return Accumulators(parts, lambda done: b.concat(done, 3))
 

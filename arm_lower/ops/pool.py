@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from arm_lower.errors import Unsupported
-from arm_lower.ops.conv import bias_const, pair
+from arm_lower.ops.conv import bias_const, every, pair, subsampled
 from arm_lower.ops.registry import lowers
 from arm_lower.ops.value import (
     Lowered,
@@ -63,31 +63,6 @@ def fitted(
         sizes[axis + 1] += min(end, 0)
         ends.append(max(end, 0))
     return b.slice(t, (0, 0, 0, 0), sizes), (begin[0], ends[0], begin[1], ends[1])
-
-
-def subsampled(b: Builder, t: Tensor, stride: Sequence[int], out: Sequence[int]) -> Tensor:
-    """Every ``stride``-th row and column: how a stride beyond the limit is done behind a pool of stride one."""
-    for axis in (1, 2):
-        t = every(b, t, axis, stride[axis - 1], out[axis - 1])
-    return t
-
-
-def every(b: Builder, t: Tensor, axis: int, step: int, count: int) -> Tensor:
-    """Elements 0, step, 2 * step ... along an axis, ``count`` of them."""
-    if step == 1:
-        sizes = list(t.shape)
-        sizes[axis] = count
-        return b.slice(t, [0] * len(sizes), sizes)
-    if count == 1:
-        return b.slice(t, [0] * len(t.shape), [1 if i == axis else n for i, n in enumerate(t.shape)])
-    missing = count * step - t.shape[axis]
-    if missing > 0:
-        t = b.pad(t, [missing if i == 2 * axis + 1 else 0 for i in range(2 * len(t.shape))], 0)
-    before, after = t.shape[:axis], t.shape[axis + 1 :]
-    rows, columns = int(np.prod(before)), int(np.prod(after))
-    t = b.slice(t, [0] * len(t.shape), [*before, count * step, *after])
-    t = b.slice(b.reshape(t, (1, rows * count, step, columns)), (0, 0, 0, 0), (1, rows * count, 1, columns))
-    return b.reshape(t, (*before, count, *after))
 
 
 @lowers("aten.max_pool2d.default")

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from arm_lower.errors import Unsupported
-from arm_lower.ops.conv import bias_const
-from arm_lower.ops.pool import every
+from arm_lower.ops.conv import bias_const, every
 from arm_lower.ops.registry import lowers
 from arm_lower.ops.value import (
     Lowered,

@@ -48,7 +48,14 @@ PADDING = (
         hint="pad with an operator of its own"),
 )
 
+DILATION = (
+    # Where every column of the input is another phase's, Vela 5.2 reads outside of the input. Seen on all families.
+    Row(_CONV, "phases of the dilation without input", "not in the document", high=0, refused=False,
+        hint="write the zeros of the dilation into the kernel"),
+)
+
 _ROWS = (
+    *DILATION,
     # -- elementwise
     Row(("ARITHMETIC_RIGHT_SHIFT", "LOGICAL_LEFT_SHIFT"), "data type", "DataTypes: int32 only", allowed=("int32",),
         hint="RESCALE to int32 first"),

@@ -31,8 +31,10 @@ _WRITTEN_IN_PARTS = _JOINS | {"TILE"}
 _PIECES = _WRITTEN_IN_PARTS | {"SLICE"}
 _ACTIVATIONS = frozenset({"TABLE", "CLAMP"})
 _CONVOLUTIONS = frozenset({"CONV2D", "DEPTHWISE_CONV2D", "TRANSPOSE_CONV2D"})
+_WINDOWS = _CONVOLUTIONS | {"AVG_POOL2D", "MAX_POOL2D"}
 _SUMS = _CONVOLUTIONS | {"MATMUL", "REDUCE_SUM"}
 _EXTREMA = frozenset({"REDUCE_MAX", "REDUCE_MIN"})
+_POINTWISE = _ACTIVATIONS | {"RESCALE"}
 _FUSING = frozenset({"ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM"})
 _ELEMENTWISE = _FUSING | {
     *("ABS", "CLZ", "SELECT", "ARITHMETIC_RIGHT_SHIFT", "LOGICAL_LEFT_SHIFT", "LOGICAL_RIGHT_SHIFT", "INTDIV"),
@@ -356,14 +358,14 @@ def _channels_in_parts(view: View, op: Op) -> Iterator[Edge]:
 def _sliced_old(view: View, op: Op) -> Iterator[Edge]:
     turned = op.kind in _EXTREMA and not _along_width(op)
     summed = op.kind == "REDUCE_SUM" and _along_channels(op)
-    batched = op.kind in (_CONVOLUTIONS | _EXTREMA | {"REDUCE_SUM"}) and _batched(op)
+    batched = op.kind in (_WINDOWS | _EXTREMA | {"REDUCE_SUM"}) and _batched(op)
     if turned or summed or batched or op.kind in ("MATMUL", "TRANSPOSE_CONV2D"):
         yield from _of_slice(view, op)
 
 
 def _sliced_new(view: View, op: Op) -> Iterator[Edge]:
     reduced = op.kind in (_EXTREMA | {"REDUCE_SUM"}) and _along_channels(op)
-    batched = op.kind in (_CONVOLUTIONS | _EXTREMA | {"REDUCE_SUM"}) and _batched(op)
+    batched = op.kind in (_WINDOWS | _EXTREMA | {"REDUCE_SUM"}) and _batched(op)
     if reduced or batched or op.kind == "TRANSPOSE_CONV2D":
         yield from _of_slice(view, op)
 
@@ -376,6 +378,33 @@ def _part_old(view: View, op: Op) -> Iterator[Edge]:
 def _part_new(view: View, op: Op) -> Iterator[Edge]:
     if op.kind in _EXTREMA and _along_channels(op):
         yield from _into_part(view, op)
+
+
+def _is_split(op: Op) -> bool:
+    """Whether Vela makes several operators, each with a slice of its own, of a convolution or average pool."""
+    if op.kind == "AVG_POOL2D":
+        return any(op.integers("pad")) and (max(op.integers("kernel")) > 8 or max(op.integers("stride")) > 3)
+    if op.kind not in ("CONV2D", "DEPTHWISE_CONV2D"):
+        return False
+    return max(op.integers("dilation")) > 2 or (max(op.integers("stride")) > 3 and any(op.integers("pad")))
+
+
+def _split_slice(view: View, op: Op) -> Iterator[Edge]:
+    if _is_split(op):
+        yield from _of_slice(view, op)
+
+
+def _split_part(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind == "AVG_POOL2D" and _is_split(op):
+        yield from _into_part(view, op)
+
+
+def _split_turned(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind != "TRANSPOSE" or view.makers.get(op.inputs[0]) in view.kept:
+        return
+    maker = view.maker(op.inputs[0], _POINTWISE)
+    if maker is not None and _is_split(maker) and maker.output.shape[2] == 1:
+        yield Edge(op.inputs[0], op)
 
 
 def _chained_part(view: View, op: Op) -> Iterator[Edge]:
@@ -397,8 +426,15 @@ def _minimum_reshaped(view: View, op: Op) -> Iterator[Edge]:
 
 
 def _minimum_beside_reshape(view: View, op: Op) -> Iterator[Edge]:
-    if op.kind == "REDUCE_MIN" and any(is_view(r) for r in view.readers.get(op.inputs[0], [])):
-        yield Edge(op.inputs[0], op)
+    t, through = op.inputs[0], op
+    while op.kind == "REDUCE_MIN":
+        if any(is_view(r) and r is not through for r in view.readers.get(t, [])):
+            yield Edge(op.inputs[0], op)
+            return
+        maker = view.makers.get(t)
+        if maker is None or not is_view(maker):
+            return
+        t, through = maker.inputs[0], maker
 
 
 def _unequal_integers(view: View, op: Op) -> Iterator[Edge]:
@@ -466,8 +502,42 @@ def _shared_behind_reshape(view: View, op: Op) -> Iterator[Edge]:
     while (reader := view.only_reader(t)) is not None and is_view(reader):
         t = reader.output
     readers = view.readers.get(t, [])
-    if first is not None and t is not op.output and len(readers) > 1 and all(r.kind in _ELEMENTWISE for r in readers):
+    kinds = _ELEMENTWISE | _EXTREMA | {"RESCALE"}
+    if first is not None and t is not op.output and len(readers) > 1 and all(r.kind in kinds for r in readers):
         yield Edge(op.output, first)
+
+
+def _shared_behind_slice(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind != "RESCALE":
+        return
+    maker = view.maker(op.inputs[0])
+    transposed = maker is not None and maker.kind == "TRANSPOSE_CONV2D"
+    if _joins_maker(view, op) and not transposed:
+        return
+    if op.inputs[0].dtype is op.output.dtype and not op.attrs["per_channel"]:
+        return
+    first = view.readers.get(op.output, [])
+    slices, found, ends = 0, list(first), 0
+    while found:
+        reader = found.pop()
+        slices += reader.kind == "SLICE"
+        if reader.kind == "SLICE" or is_view(reader):
+            found += view.readers.get(reader.output, [])
+        else:
+            ends += 1
+    if slices and ends > 1:
+        yield from (Edge(op.output, r) for r in first if r not in view.kept)
+
+
+def _chain_of_slices(view: View, op: Op) -> Iterator[Edge]:
+    if op.kind not in ("ABS", "CLZ"):
+        return
+    edge = view.edge(op.inputs[0], op)
+    maker = view.makers.get(edge.tensor)
+    source = view.maker(maker.inputs[0]) if maker is not None and maker.kind == "SLICE" else None
+    first = view.maker(source.inputs[0]) if source is not None and source.kind == "RESCALE" else None
+    if first is not None and first.kind == "SLICE":
+        yield edge
 
 
 def _cascaded_slice(view: View, op: Op) -> Iterator[Edge]:
@@ -520,6 +590,10 @@ FAULTS = (
     Fault("the operator reads the whole tensor instead of its slice", NEW, _sliced_new),
     Fault("the operator writes the whole tensor instead of its part", OLD, _part_old),
     Fault("the operator writes the whole tensor instead of its part", NEW, _part_new),
+    Fault("the parts of a large convolution or pool read the whole tensor instead of its slice", ALL, _split_slice),
+    Fault("the parts of a large average pool write beside the part they belong to", NEW, _split_part),
+    Fault("the parts of a large convolution of one column are written without the TRANSPOSE behind it", NEW,
+          _split_turned, remedy="pool"),
     Fault("the end of a chain is written without the strides of the tensor it is a part of", NEW, _chained_part),
     Fault("the last step of a REDUCE_MIN broadcasts a reshaped tensor", OLD, _minimum_reshaped),
     Fault("the first step of a REDUCE_MIN broadcasts a tensor that is reshaped elsewhere", OLD,
@@ -529,6 +603,8 @@ FAULTS = (
     Fault("channels of a convolution are counted before the RESHAPE behind it", ALL, _reshaped_channels),
     Fault("a RESCALE of several readers is repeated for each without the RESHAPE behind it", ALL,
           _shared_behind_reshape),
+    Fault("a RESCALE of several readers is repeated for each without the SLICE behind it", ALL, _shared_behind_slice),
+    Fault("of two slices around a RESCALE one is lost", NEW, _chain_of_slices),
     Fault("a table or clamp within a TRANSPOSE writes beside its part", OLD, _turned_part),
     Fault("a tensor of one channel is stored in blocks that its reduction does not know", ALL, _reshaped_reduction,
           remedy="pool"),

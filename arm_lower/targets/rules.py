@@ -130,6 +130,16 @@ def _padding(op: Op, first: bool) -> int:
     return max(pad if d <= 2 else -(-pad // d) for pad, d in zip(pads, _dilation(op)))
 
 
+def _empty_phases(op: Op) -> int:
+    """Rows and columns of the result that only read between the elements of the input, with a dilation above 2."""
+    count = 0
+    for axis, d in enumerate(_dilation(op)):
+        size, stride, pad = op.inputs[0].shape[1 + axis], _ints(op, "stride")[axis], _ints(op, "pad")[2 * axis]
+        if d > 2:
+            count += sum((i * stride - pad) % d >= size for i in range(op.output.shape[1 + axis]))
+    return count
+
+
 def _transposed_stride(op: Op) -> str:
     """Stride of a transposed convolution. Along an axis on which the input and the kernel have one element the stride
     means nothing: it counts as that of the other axis."""
@@ -218,6 +228,10 @@ MEASURES: Mapping[str, Callable[[Op], Value]] = {
     "kernel height * width": lambda op: prod(_kernel(op)),
     "dilation": lambda op: max(_dilation(op)),
     "padding": lambda op: max(_ints(op, "pad")),
+    "phases of the dilation without input": _empty_phases,
+    "padded, with kernel > 8 or stride > 3": lambda op: (
+        any(_ints(op, "pad")) and (max(_kernel(op)) > 8 or max(_ints(op, "stride")) > 3)
+    ),
     "padded": lambda op: any(_ints(op, "pad")),
     "not padded": lambda op: not any(_ints(op, "pad")),
     "padding at the top or left": lambda op: _padding(op, True),

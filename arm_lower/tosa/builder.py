@@ -15,7 +15,7 @@ import numpy.typing as npt
 from arm_lower import targets
 from arm_lower.errors import TosaError, Unsupported
 from arm_lower.tosa.ir import Attr, DType, Graph, Op, Tensor, as_ints
-from arm_lower.tosa.spec import infer
+from arm_lower.tosa.spec import infer, level_error
 
 MAX_AXIS = 65536  # of a TRANSPOSE on U55 and U65
 
@@ -71,6 +71,9 @@ class Builder:
         except TosaError as error:
             raise Unsupported(error.message, error.hint) from error
         op.outputs.append(Tensor(self.name(self.stem), shape, dtype))
+        problem = level_error(kind, op.inputs, attrs, op.outputs)
+        if problem:
+            raise Unsupported(f"{kind}: {problem} of TOSA")
         targets.check(op, self.family)
         self.graph.ops.append(op)
         if dtype is DType.INT32:

@@ -55,6 +55,13 @@ def steep_prelu() -> nn.Module:
     return m
 
 
+def conv1d_cropped(channels: int, out: int, dilation: int) -> nn.Module:
+    """A causal convolution as temporal convolutional networks have it: padded at both ends, then cut at the end."""
+    pad = 2 * dilation
+    conv = nn.Conv1d(channels, out, 3, padding=pad, dilation=dilation)
+    return nn.Sequential(conv, fn(lambda x: x[:, :, :-pad])(), nn.ReLU())
+
+
 def wide_prelu(prelu: nn.Module, conv: type[nn.Module] = nn.Conv2d) -> nn.Module:
     """The quantizer gives its input 16 bits, since the first convolution needs more memory."""
     return nn.Sequential(conv(8, 16, 1), conv(16, 8, 3, stride=4), prelu)
@@ -73,6 +80,9 @@ ROWS = [
     Row("conv_dilation", conv(8, 12, 3, padding=2, dilation=2)),
     Row("conv_dilation_beyond_map", conv(8, 12, 3, padding=18, dilation=18)),
     Row("conv_dilation_one_axis_dead", conv(8, 12, 3, padding=11, dilation=11)),
+    Row("conv_dilation3", conv(8, 12, 3, padding=3, dilation=3)),
+    Row("conv_dilation_beyond_columns", conv(8, 12, (1, 3), padding=(0, 16), dilation=(1, 11))),
+    Row("conv_cropped", lambda: nn.Sequential(conv1d_cropped(6, 8, 4), conv1d_cropped(8, 8, 8)), LINE),
     Row("conv_same", conv(8, 12, 4, padding="same")),
     Row("conv_stride4", conv(8, 12, 5, stride=4, padding=2)),
     Row("conv_patch", conv(3, 16, 4, stride=4), ((1, 3, 16, 24),)),
@@ -82,6 +92,10 @@ ROWS = [
     Row("conv_batch", conv(8, 12, 3, padding=1), ((3, 8, 7, 9),)),
     Row("depthwise", conv(8, 8, 3, padding=1, groups=8)),
     Row("depthwise_stride2", conv(8, 8, 3, stride=2, groups=8)),
+    Row("depthwise_dilation3", conv(8, 8, 3, padding=3, dilation=3, groups=8)),
+    Row("depthwise_stride4", conv(150, 150, 5, stride=4, padding=2, groups=150), ((1, 150, 12, 10),)),
+    Row("depthwise_stride5", conv(8, 8, 3, stride=(1, 5), groups=8)),
+    Row("grouped_stride4", conv(8, 8, 5, stride=4, padding=2, groups=2)),
     Row("depthwise_multiplier", conv(8, 24, 3, padding=1, groups=8)),
     Row("grouped_wide", conv(32, 16, 3, groups=2), ((1, 32, 8, 8),)),
     Row("grouped_narrow", conv(16, 32, 3, padding=1, groups=8), ((1, 16, 8, 8),)),
@@ -251,3 +265,32 @@ class SqueezeExcite(nn.Module):
 def test_row(row: Row, target: str) -> None:
     torch.manual_seed(0)
     lowering.check(row.make().eval(), lowering.samples(*row.shapes, scale=row.scale), target, row.lsb)
+
+
+class InParts(nn.Module):
+    """The first input of ``inner`` is a slice of a larger map, and its first result is joined to another map."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, whole: torch.Tensor, other: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        x = whole[..., 1:-2] if whole.dim() < 4 else whole[..., 2:-1, 1:-2]
+        y = self.inner(x, *rest)
+        return torch.cat([F.relu(other), y[0] if isinstance(y, (tuple, list)) else y], other.dim() - 1)
+
+
+@pytest.mark.parametrize("target", lowering.TARGETS)
+@pytest.mark.parametrize("row", [r for r in ROWS if len(r.shapes[0]) > 1], ids=lambda r: r.name)
+def test_row_between_other_parts(row: Row, target: str) -> None:
+    """Vela replaces slices and joins by offsets, and splits what is large: it must not lose them on the way."""
+    torch.manual_seed(0)
+    inner = row.make().eval()
+    first, *rest = row.shapes
+    whole = (*first[:-1], first[-1] + 3) if len(first) < 4 else (*first[:-2], first[-2] + 3, first[-1] + 3)
+    y = inner(*(torch.zeros(s) for s in row.shapes))
+    y = y[0] if isinstance(y, (tuple, list)) else y
+    if y.dim() < 2:
+        return
+    module = InParts(inner).eval()
+    lowering.check(module, lowering.samples(whole, tuple(y.shape), *rest, scale=row.scale), target, row.lsb + 1)

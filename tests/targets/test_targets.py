@@ -94,6 +94,12 @@ PAIRS: dict[tuple[str, str, str], tuple[Build, Build]] = {
        for k in ("ARITHMETIC_RIGHT_SHIFT", "LOGICAL_LEFT_SHIFT")},
     ("ARITHMETIC_RIGHT_SHIFT", "rounding", ""): (two("ARITHMETIC_RIGHT_SHIFT", round=True),
                                                  two("ARITHMETIC_RIGHT_SHIFT", round=False)),
+    **{(k, "phases of the dilation without input", ""): (
+        conv((1, 5, 3, 8), kernel=(1, 2), dilation=(1, 3), pad=(0, 0, 1, 0), depthwise=k != "CONV2D"),
+        conv((1, 5, 2, 8), kernel=(1, 2), dilation=(1, 3), pad=(0, 0, 1, 1), depthwise=k != "CONV2D")) for k in WIDE},
+    ("AVG_POOL2D", "batch", "padded, with kernel > 8 or stride > 3"): (
+        pool("AVG_POOL2D", (2, 3, 6, 8), (1, 8), (1, 1), (0, 0, 3, 4)),
+        pool("AVG_POOL2D", (2, 3, 6, 8), (1, 9), (1, 1), (0, 0, 4, 4))),
     **{(k, "padding", "stride > 3"): (pool(k, (1, 32, 32, 8), (4, 4), (4, 4)),
                                       pool(k, (1, 30, 30, 8), (4, 4), (4, 4), (1, 1, 1, 1))) for k in POOLS},
     ("AVG_POOL2D", "kernel size", "padded"): (pool("AVG_POOL2D", (1, 16, 16, 8), (8, 8), (1, 1), (3, 4, 3, 4)),

@@ -16,6 +16,7 @@ from arm_lower.tosa.rewrite.dead import remove_dead
 from arm_lower.tosa.rewrite.pad import fold_pads
 from arm_lower.tosa.rewrite.rescale import fuse_rescales
 from arm_lower.tosa.rewrite.reshape import merge_reshapes
+from arm_lower.tosa.rewrite.slice import fold_crops, merge_slices
 from arm_lower.tosa.rewrite.table import compose_tables
 from arm_lower.tosa.rewrite.transpose import cancel_transposes
 
@@ -29,6 +30,8 @@ REWRITES: tuple[Rewrite, ...] = (
     fuse_rescales,
     merge_clamps,
     fold_pads,
+    merge_slices,
+    fold_crops,
     share_common,
     remove_dead,
 )

@@ -112,10 +112,26 @@ def rescale(out: DType, scale: float, izp: int = 0, ozp: int = 0, per_channel: b
     return lambda g, x: g.rescale(x, out, scale, izp, ozp, per_channel)
 
 
-def conv(out: DType, kernel: int, per_channel: bool = True) -> Step:
-    pad = kernel // 2
+def padded_pool(kind: str, kernel: tuple[int, int], stride: int = 1) -> Step:
+    def step(g: G, x: Tensor) -> Tensor:
+        extra = {"acc_type": "int32", "input_zp": 0, "output_zp": 0} if kind == "AVG_POOL2D" else {}
+        h, w = kernel[0] // 2, kernel[1] // 2
+        return g.op(kind, x, kernel=kernel, stride=(stride, stride), pad=(h, h, w, w), **extra)
+
+    return step
+
+
+def conv(
+    out: DType,
+    kernel: int,
+    per_channel: bool = True,
+    pad: int | None = None,
+    dilation: tuple[int, int] = (1, 1),
+    stride: int = 1,
+) -> Step:
+    pads = (kernel // 2 if pad is None else pad,) * 4
     return lambda g, x: g.rescale(
-        g.conv(x, 12, (kernel, kernel), pad=(pad, pad, pad, pad)), out, per_channel=per_channel
+        g.conv(x, 12, (kernel, kernel), (stride, stride), dilation, pads), out, per_channel=per_channel
     )
 
 
@@ -151,7 +167,15 @@ STEPS: dict[tuple[DType, DType], dict[str, Step]] = {
         "rescale channels": rescale(I8, 1.0, 2, 3, True),
         "conv": conv(I8, 3),
         "conv 1x1": conv(I8, 1, False),
+        "conv dilated": conv(I8, 3, pad=3, dilation=(3, 3)),
+        "conv dilated W": conv(I8, 3, False, pad=1, dilation=(1, 4)),
+        "conv strided": conv(I8, 3, pad=1, stride=4),
         "depthwise": lambda g, x: g.rescale(g.depthwise(x), I8, per_channel=True),
+        "depthwise dilated": lambda g, x: g.rescale(g.depthwise(x, dilation=(1, 3), pad=(1, 1, 3, 3)), I8, 2.0**-8),
+        "average pool padded": padded_pool("AVG_POOL2D", (3, 3)),
+        "average pool wide": padded_pool("AVG_POOL2D", (1, 9)),
+        "average pool strided": padded_pool("AVG_POOL2D", (4, 4), 4),
+        "max pool wide": padded_pool("MAX_POOL2D", (3, 9)),
         "transposed conv": lambda g, x: g.rescale(g.transpose_conv(x, 8, (2, 2), (2, 2), (0, 0, 0, 0)), I8, 2.0**-9),
         "matmul": matmul,
     },

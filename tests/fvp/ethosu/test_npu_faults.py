@@ -8,15 +8,17 @@ here after an update of Vela is good news: its row in `arm_lower.targets.faults`
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from npu_chains import apply, following, network
-from npu_harness import I8, I32, G, compile_graph, difference, full, reference
+from npu_harness import I8, I16, I32, G, compile_graph, difference, full, reference
 from npu_networks import residuals
 
-from arm_lower.errors import ArmLowerError
+from arm_lower.errors import ArmLowerError, Unsupported
+from arm_lower.targets import check
 from arm_lower.targets.faults import FAULTS, Miscompiled, avoid
 from arm_lower.tosa.ir import DType, Tensor
 from arm_lower.tosa.rewrite import optimize
@@ -199,6 +201,54 @@ def summed_then_reduced(safe: bool) -> G:
     return g.out(g.op("REDUCE_MAX", g.rescale(x, I8, 2.0**-9), axis=3))
 
 
+def minimum_of_one_of_two_reshapes(safe: bool) -> G:
+    g = G(21)
+    x = g.input((1, 7, 1, 16))
+    y = g.op("REDUCE_MIN", g.op("RESHAPE", x, shape=(1, 1, 1, 112)), axis=2)
+    return g.out(g.op("RESHAPE", x, shape=(1, 1, 7, 16)), y)
+
+
+def dilated_to_one_column(safe: bool) -> G:
+    g = G(22)
+    x = g.rescale(g.conv(g.input((1, 4, 7, 12)), 12, (1, 3), dilation=(1, 3), pad=(0, 0, 0, 0)))
+    return g.out(g.op("TRANSPOSE", x, perms=(0, 3, 1, 2)))
+
+
+def widened_and_reshaped_for_two(safe: bool) -> G:
+    """The readers are RESCALEs here."""
+    g = G(23)
+    x = g.op("RESHAPE", g.rescale(g.input((1, 5, 8, 12)), I16, 600.0), shape=(1, 1, 40, 12))
+    ys = [g.op("MUL", g.rescale(x, I32, 1.0), g.rescale(g.input(x.shape, I16), I32, 1.0), shift=0) for _ in range(2)]
+    return g.out(*ys)
+
+
+def _slices_of_a_rescale(name: str, starts: tuple[int, int], **rescale: Any) -> Callable[[bool], G]:
+    """The sum of two slices of a RESCALE, or of one and its absolute values."""
+
+    def pattern(safe: bool) -> G:
+        g = G(24)
+        x = g.rescale(g.input((1, 2, 3, 6)), **rescale)
+        parts = {c: g.op("SLICE", x, start=(0, 0, 0, c), size=(1, 2, 3, 4)) for c in starts}
+        a, b = (parts[c] if x.dtype is I32 else g.rescale(parts[c], I32, 1.0) for c in starts)
+        return g.out(g.op("ADD", a if a is not b else g.op("ABS", a), b))
+
+    pattern.__name__ = name
+    return pattern
+
+
+def transposed_convolution_for_two(safe: bool) -> G:
+    """The RESCALE of a transposed convolution is no part of it."""
+    g = G(25)
+    x = g.rescale(g.transpose_conv(g.input((1, 5, 8, 12)), 8, (2, 2), (2, 2), (0, 0, 0, 0)), I8)
+    parts = (g.op("SLICE", x, start=(0, 1, 0, 0), size=(1, 8, 16, 8)), x)
+    return g.out(*(_sum(g, part) for part in parts))
+
+
+def _sum(g: G, x: Tensor) -> Tensor:
+    both = g.op("ADD", g.rescale(x, I32, 2.0**19), g.rescale(g.input(x.shape), I32, 2.0**18))
+    return g.rescale(both, I8, 0.7 * 2.0**-19)
+
+
 OLD = ("u55-128", "u65-512")
 NEW = ("u85-256",)
 MAP = (1, 5, 8, 12)
@@ -232,6 +282,20 @@ RAW = [
     (_steps(MAP, I32, "slice W", "REDUCE_SUM C"), OLD + NEW, ()),
     (_steps(MAP, I8, "max pool", "widen far"), NEW, OLD),
     (_steps((1, 7, 1, 16), I8, "REDUCE_MIN C", "widen to 16 far"), OLD, NEW),
+    (_steps((2, 5, 8, 12), I8, "slice W", "max pool wide"), OLD + NEW, ()),
+    (_steps((2, 5, 8, 12), I8, "slice W", "average pool padded"), OLD + NEW, ()),
+    (_steps(MAP, I8, "slice W", "conv dilated"), OLD + NEW, ()),
+    (_steps(MAP, I8, "slice C", "depthwise dilated"), OLD + NEW, ()),
+    (_steps((1, 9, 12, 12), I8, "slice W", "conv strided"), NEW, ()),
+    (_steps(MAP, I8, "slice H", "average pool wide"), NEW, ()),
+    (_steps(MAP, I8, "average pool wide", "concat C 0"), NEW, ()),
+    (dilated_to_one_column, NEW, OLD),
+    (minimum_of_one_of_two_reshapes, OLD, NEW),
+    (widened_and_reshaped_for_two, OLD + NEW, ()),
+    (_slices_of_a_rescale("a_wide_rescale_sliced_for_two", (1, 1), out=I32, scale=1.0), OLD, NEW),
+    (_slices_of_a_rescale("a_rescale_of_channels_sliced_twice", (0, 2), scale=0.7, per_channel=True), OLD + NEW, ()),
+    (transposed_convolution_for_two, OLD, NEW),
+    (_steps((1, 2, 3, 8), I8, "slice W", "widen far", "slice C", "ABS"), NEW, OLD),
     (clamped_transpose_into_concat, OLD, NEW),
     (sliced_matmul, OLD, NEW),
     (minimum_beside_reshape, OLD, NEW),
@@ -314,8 +378,10 @@ def test_random_networks_of_such_operators(seed: int) -> None:
     optimize(g.graph)
     try:
         avoid(g.graph, target)
+        for op in g.graph.ops:
+            check(op, target.partition("-")[0])
         compiled = compile_graph(g.graph, target)
-    except Miscompiled:
+    except Unsupported:
         return
     except RuntimeError as error:
         assert "could not run on NPU" in str(error) or "Unsupported" in str(error), error
