@@ -270,15 +270,17 @@ def _firmware(options: argparse.Namespace) -> int:
     Prints where everything goes; a C header with all sizes is written beside the application.
     """
     from arm_lower.files import check_writable
-    from fvp.builder import build, save
+    from fvp.builder import build, header_path, save
+    from fvp.export import export, new_folder
 
     check_writable(options.output)
+    check_writable(header_path(options.output))
+    if options.sources:
+        new_folder(options.sources)
     firmware = build(options.model, **_board_options(options))
     header = save(firmware, options.output)
     print(f"{firmware}\n{options.output}, {header}")
     if options.sources:
-        from fvp.export import export
-
         print(f"{len(export(firmware, options.sources))} files in {options.sources}")
     return 0
 

@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from arm_lower.edge.boundary import BoundaryTensor, describe_boundary, use_channels_last_outputs, use_int8
 from arm_lower.edge.program import Delegate, EdgeProgram
 from arm_lower.errors import ArmLowerError
-from arm_lower.files import check_writable, write_file
+from arm_lower.files import check_writable, resolved, write_file
 from arm_lower.partition import EthosUPartitioner, Reason
 from arm_lower.program import EdgeProgramManager, ExecutorchProgram, to_edge
 from arm_lower.report import Report, build_report
@@ -214,7 +214,7 @@ class Compiled:
         if folder == target:
             raise ArmLowerError(f"cannot write {target}: a record folder has this name", "choose a name ending in .pte")
         check_writable(target)
-        with _swapped(folder, self.record if record else None):
+        with _swapped(resolved(folder), self.record if record else None):
             write_file(target, self.buffer)
 
     def verify(self, inputs: Iterable[Sequence[Any]]) -> Verification:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -20,12 +22,15 @@ PathLike = str | os.PathLike[str]
 def write_file(path: PathLike, data: bytes | str) -> None:
     """Writes ``data`` (text as UTF-8) to a temporary file beside ``path`` and moves it there.
 
+    Symbolic links stay; the file they lead to is replaced.
+
     Raises:
-        ArmLowerError: The folder is missing or not writable, ``path`` is a folder, or the disk is full.
+        ArmLowerError: The folder is missing or not writable, ``path`` is there and is no regular file (a folder, a
+            pipe, a device), or the disk is full.
     """
-    target = Path(path)
     temporary: str | None = None
     try:
+        target = _place(path)
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
@@ -34,7 +39,7 @@ def write_file(path: PathLike, data: bytes | str) -> None:
     except OSError as error:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
-        raise ArmLowerError(f"cannot write {target}: {error.strerror or error}", "choose a writable path") from error
+        raise _unwritable(path, error) from error
 
 
 def check_writable(path: PathLike) -> None:
@@ -43,14 +48,43 @@ def check_writable(path: PathLike) -> None:
     Raises:
         ArmLowerError: As `write_file`.
     """
-    target = Path(path)
     try:
-        if target.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        with tempfile.TemporaryFile(dir=target.parent):
+        with tempfile.TemporaryFile(dir=_place(path).parent):
             pass
     except OSError as error:
-        raise ArmLowerError(f"cannot write {target}: {error.strerror or error}", "choose a writable path") from error
+        raise _unwritable(path, error) from error
+
+
+def resolved(path: PathLike) -> Path:
+    """``path`` without symbolic links: a rename onto a link would replace the link and leave what it leads to."""
+    return Path(os.path.realpath(path))
+
+
+def _place(path: PathLike) -> Path:
+    """Where a file written to ``path`` goes. A rename would replace whatever is there, a device node as well."""
+    target = resolved(path)
+    try:
+        mode = target.lstat().st_mode
+    except FileNotFoundError:
+        return target
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no regular file")
+        raise OSError(errno.EEXIST, f"it is {kind}")
+    return target
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISLNK, "a symbolic link that leads to itself"),
+)
+
+
+def _unwritable(path: PathLike, error: OSError) -> ArmLowerError:
+    return ArmLowerError(f"cannot write {path}: {error.strerror or error}", "choose a writable path")
 
 
 def read_file(path: PathLike) -> bytes:

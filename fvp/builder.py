@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from arm_lower.errors import ArmLowerError
-from arm_lower.files import read_file, write_file
+from arm_lower.files import check_writable, read_file, write_file
 from fvp.boards import ALIGNMENT, Board, Placement, linker_script, load_board, place
 from fvp.elf import Elf
 from fvp.requirements import Requirements, requirements
@@ -208,11 +208,27 @@ def _drop_old(folder: Path) -> None:
 
 
 def save(firmware: Firmware, path: str | Path) -> Path:
-    """Writes the application to ``path`` and the header beside it (``.h``); returns the header's path."""
-    target = Path(path)
+    """Writes the application to ``path`` and the header beside it (``.h``); returns the header's path.
+
+    Raises:
+        ArmLowerError: One of them cannot be written; if what is in the way can be seen before, neither is.
+    """
+    target, header = Path(path), header_path(path)
+    check_writable(header)
     write_file(target, read_file(firmware.elf))
-    header = target.with_suffix(".h")
     write_file(header, firmware.header)
+    return header
+
+
+def header_path(application: str | Path) -> Path:
+    """The header beside an application.
+
+    Raises:
+        ArmLowerError: The application has its name.
+    """
+    header = Path(application).with_suffix(".h")
+    if header == Path(application):
+        raise ArmLowerError(f"{header} is the name of the header beside the application", "name it APP.elf")
     return header
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -437,6 +438,25 @@ def test_save_leaves_other_folders_alone(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["net.record"]
     c.save(tmp_path / "net.pte", record=False)
     assert (folder / "thesis.txt").read_text() == "years of work"
+
+
+def test_save_follows_links_and_refuses_what_is_no_file(tmp_path: Path) -> None:
+    c = compiled()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "net.pte").symlink_to("real/a.pte")
+    (tmp_path / "net.record").symlink_to("real/b")
+    for _ in range(2):  # dangling, then there
+        c.save(tmp_path / "net.pte")
+        assert (tmp_path / "real/a.pte").read_bytes() == c.buffer
+        assert {p.name for p in (tmp_path / "real/b").iterdir()} == set(c.record)
+        assert (tmp_path / "net.pte").is_symlink() and (tmp_path / "net.record").is_symlink()
+        assert sorted(p.name for p in (tmp_path / "real").iterdir()) == ["a.pte", "b"]
+    os.mkfifo(tmp_path / "pipe.pte")
+    os.mkfifo(tmp_path / "other.record")
+    before = sorted(p.name for p in tmp_path.iterdir())
+    for name, wanted in (("pipe.pte", "it is a pipe"), ("other.pte", "it is there and is no record")):
+        assert wanted in refused(lambda name=name: c.save(tmp_path / name))[0]
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
 def test_save_to_the_name_of_the_record(tmp_path: Path) -> None:
