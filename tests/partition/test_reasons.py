@@ -284,3 +284,33 @@ def test_memory_limit_is_no_operators_fault(monkeypatch: pytest.MonkeyPatch) -> 
         EthosUPartitioner(EthosUCompileSpec("ethos-u55-128", sram_limit=64, effort="fast")).lower(
             from_module(q, calibration[0])
         )
+
+
+# -- what only fails where a delegate ends -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u65-256", "ethos-u85-256"])
+@pytest.mark.parametrize("view", ["view(1, 4, 4)", "unsqueeze(0)", "permute(1, 0)", "view(8, 2).transpose(0, 1)"])
+def test_views_of_masks(view: str, target: str) -> None:
+    """A view moves nothing until its result leaves the delegate: only then is bool too much for Ethos-U55."""
+    net = Net(lambda m, x: eval(f"(x > 0).reshape(4, 4).{view}")).eval()
+    x = torch.randn(16)
+    program = EthosUPartitioner(EthosUCompileSpec(target)).lower(from_exported(torch.export.export(net, (x,))))
+    assert not program.delegates
+    assert torch.equal(lowering.execute(program, x)[0], net(x))
+
+
+@pytest.mark.parametrize("rank", [7, 8])
+@pytest.mark.parametrize("name", ["relu", "transpose", "add", "sigmoid"])
+def test_ranks_that_tosa_does_not_have(name: str, rank: int) -> None:
+    shape = (1, 2, 3, 1, 2, 2, 2, 2)[:rank]
+    fns: dict[str, Callable[..., Any]] = {
+        "relu": lambda m, x: x.relu(), "transpose": lambda m, x: x.relu().transpose(0, rank - 1),
+        "add": lambda m, x: x + x.relu(), "sigmoid": lambda m, x: x.sigmoid()}  # fmt: skip
+    calibration = lowering.samples(shape)
+    q = lowering.quantized(Net(fns[name]), calibration)
+    program = lowering.lowered(q, calibration[0])
+    assert not program.delegates
+    found = [op.reason for op in program.cpu_ops]
+    assert name == "add" or any(f"has rank {rank}, level 8K allows 6 of TOSA" in reason for reason in found)
+    agree(q, program, calibration[0])

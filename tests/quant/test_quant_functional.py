@@ -147,6 +147,32 @@ class Delayed(Stateful):
         return y
 
 
+@pytest.mark.parametrize("kind", ["buffer", "parameter"])
+@pytest.mark.parametrize("change", ["w.add_(x[0])", "w[2:6].mul_(0.5)", "w.view(2, 4)[0].copy_(x[0, :4])"])
+def test_the_users_state_is_kept(kind: str, change: str) -> None:
+    """Whatever the model writes to, and through whichever views: calibration changes neither it nor the result's."""
+
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            w = torch.ones(8)
+            if kind == "buffer":
+                self.register_buffer("w", w)
+            else:
+                self.w = nn.Parameter(w, requires_grad=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            eval(change, {"w": self.w, "x": x})
+            return self.w * x
+
+    model = Writing().eval()
+    samples = [(torch.linspace(0, 1 + i, 8)[None],) for i in range(4)]
+    q = quantize(model, samples[0], samples)
+    assert torch.equal(model.w, torch.ones(8))
+    tensors = {**dict(q.named_parameters()), **dict(q.named_buffers())}
+    assert torch.equal(tensors["w"], torch.ones(8))
+
+
 def test_initial_state_is_kept() -> None:
     torch.manual_seed(0)
     model = Delayed(_assign).eval()

@@ -16,6 +16,7 @@ from arm_lower.tosa.rewrite.dead import remove_dead
 from arm_lower.tosa.rewrite.pad import fold_pads
 from arm_lower.tosa.rewrite.rescale import fuse_rescales
 from arm_lower.tosa.rewrite.reshape import merge_reshapes
+from arm_lower.tosa.rewrite.slice import fold_crops, merge_slices
 from arm_lower.tosa.rewrite.table import compose_tables
 from arm_lower.tosa.rewrite.transpose import cancel_transposes
 from arm_lower.tosa.text import parse, to_text
@@ -781,6 +782,81 @@ def test_one_transpose_stays() -> None:
         """,
         None,
     )
+
+
+# -- slices ------------------------------------------------------------------------------------------------------
+
+
+def test_slice_of_slice_is_one() -> None:
+    rewritten(
+        merge_slices,
+        """
+        input x: int8[6,9]
+        a: int8[4,9] = SLICE(x) {start=[1,0], size=[4,9]}
+        b: int8[2,5] = SLICE(a) {start=[2,3], size=[2,5]}
+        output b
+        """,
+        "b: int8[2,5] = SLICE(x) {start=[3,3], size=[2,5]}",
+    )
+
+
+CONV_ATTRS = 'stride=[1,2], dilation=[1,3], acc_type="int32", input_zp=0, weight_zp=0'
+
+
+def crop(pad: str, width: int, box: str, more: str = "", reader: str = "c") -> str:
+    """A convolution of [1,5,12,4] with a kernel of 2 x 3, its rescale, ``more`` and a slice of ``reader``."""
+    return f"""
+        input x: int8[1,5,12,4]
+        const w: int8[8,2,3,4] = [{",".join(["1"] * 192)}]
+        const b: int32[8] = [1,2,3,4,5,6,7,8]
+        a: int32[1,5,{width},8] = CONV2D(x, w, b) {{pad={pad}, {CONV_ATTRS}}}
+        c: int8[1,5,{width},8] = RESCALE(a) {rescale()}
+        {more}
+        y: {box}
+        output y
+    """
+
+
+def test_crop_is_less_padding() -> None:
+    """Columns 1 to 7 of 9: one step of two columns less at the left, one at the right."""
+    rewritten(
+        fold_crops,
+        crop("[1,0,6,5]", 9, "int8[1,4,7,8] = SLICE(c) {start=[0,1,1,0], size=[1,4,7,8]}"),
+        f"""
+        a: int32[1,4,7,8] = CONV2D(x, w, b) {{pad=[0,0,4,3], {CONV_ATTRS}}}
+        y: int8[1,4,7,8] = RESCALE(a) {rescale()}
+        """,
+    )
+
+
+def test_crop_is_seen_through_views_and_pointwise_operators() -> None:
+    more = """d: int8[5,9,8] = RESHAPE(c) {shape=[5,9,8]}
+        e: int8[5,9,8] = CLAMP(d) {min=0, max=7}"""
+    rewritten(
+        fold_crops,
+        crop("[1,0,6,5]", 9, "int8[5,8,8] = SLICE(e) {start=[0,0,0], size=[5,8,8]}", more),
+        f"""
+        a: int32[1,5,8,8] = CONV2D(x, w, b) {{pad=[1,0,6,3], {CONV_ATTRS}}}
+        c: int8[1,5,8,8] = RESCALE(a) {rescale()}
+        d: int8[5,8,8] = RESHAPE(c) {{shape=[5,8,8]}}
+        y: int8[5,8,8] = CLAMP(d) {{min=0, max=7}}
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    ("box", "more", "output"),
+    [
+        ("int8[1,5,5,8] = SLICE(c) {start=[0,0,4,0], size=[1,5,5,8]}", "", ""),  # more than the padding
+        ("int8[1,5,9,6] = SLICE(c) {start=[0,0,0,1], size=[1,5,9,6]}", "", ""),  # channels
+        ("int8[1,5,8,8] = SLICE(c) {start=[0,0,0,0], size=[1,5,8,8]}", "", "c"),  # the whole is needed too
+        ("int8[1,5,8,8] = SLICE(c) {start=[0,0,0,0], size=[1,5,8,8]}", "z: int8[1,5,9,8] = REVERSE(c) {axis=1}", "z"),
+        ("int8[40,8] = SLICE(d) {start=[0,0], size=[40,8]}", "d: int8[45,8] = RESHAPE(c) {shape=[45,8]}", ""),
+    ],
+)
+def test_other_slices_stay(box: str, more: str, output: str) -> None:
+    text = crop("[1,0,6,5]", 9, box, more)
+    rewritten(fold_crops, text + (f"    output {output}\n" if output else ""), None)
 
 
 # -- all of them -------------------------------------------------------------------------------------------------
