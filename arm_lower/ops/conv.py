@@ -158,6 +158,10 @@ def accumulate(
 ) -> Accumulators:
     """int32 accumulators of a convolution in the formulation that runs best on the NPU."""
     w, window = written_out(*drop_dead_taps(w, window, t.shape), t.shape)
+    if t.shape[1] == w.shape[2] == 1 and window.dilation[1] > 2:
+        return upright(b, t, w, bias, window, groups, zero_point)
+    if w.shape[3] == 1 and window.stride == (1, 1) and window.dilation[0] > 2 and not any(window.pad[2:]):
+        return side_by_side(b, t, w, bias, window, groups, zero_point)
     c_in, c_out = t.shape[3], w.shape[0]
     if (
         w.shape[2:] == (1, 1)
@@ -250,6 +254,46 @@ def subsampled(b: Builder, t: Tensor, stride: Sequence[int], out: Sequence[int])
     for axis in (1, 2):
         t = every(b, t, axis, stride[axis - 1], out[axis - 1])
     return t
+
+
+def upright(
+    b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, groups: int, zero_point: int
+) -> Accumulators:
+    """A convolution of a line, which lies on W, done on H."""
+    n, _, length, channels = t.shape
+    turned = Window(window.stride[::-1], (*window.pad[2:], 0, 0), (window.dilation[1], 1))
+    column = b.reshape(t, (n, length, 1, channels))
+    acc = accumulate(b, column, w.swapaxes(2, 3), bias, turned, groups, zero_point)
+
+    def join(parts: list[Tensor]) -> Tensor:
+        y = acc.join(parts)
+        return b.reshape(y, (n, 1, y.shape[1], y.shape[3]))
+
+    return Accumulators(acc.parts, join)
+
+
+def side_by_side(
+    b: Builder, t: Tensor, w: Ints, bias: Ints, window: Window, groups: int, zero_point: int
+) -> Accumulators:
+    """A kernel of one column and dilation ``d`` as one without: ``d`` rows lie side by side (docs/formulations.md 1b).
+
+    What of the padding is no multiple of ``d`` is written into the map, and what is computed too much cut off.
+    """
+    d, (top, bottom) = window.dilation[0], window.pad[:2]
+    first, last = top % d, bottom % d
+    last += -(t.shape[1] + first + last) % d
+    out = window.out(0, t.shape[1], w.shape[2])
+    t = b.pad(t, (0, 0, first, last, 0, 0, 0, 0), zero_point)
+    n, height, width, channels = t.shape
+    dense = replace(window, pad=(top // d, bottom // d, 0, 0), dilation=(1, window.dilation[1]))
+    acc = accumulate(b, b.reshape(t, (n, height // d, d * width, channels)), w, bias, dense, groups, zero_point)
+
+    def join(parts: list[Tensor]) -> Tensor:
+        y = acc.join(parts)
+        y = b.reshape(y, (n, y.shape[1] * d, y.shape[2] // d, y.shape[3]))
+        return b.slice(y, (0, 0, 0, 0), (n, out, *y.shape[2:]))
+
+    return Accumulators(acc.parts, join)
 
 
 def every(b: Builder, t: Tensor, axis: int, step: int, count: int) -> Tensor:

@@ -844,6 +844,19 @@ def test_crop_is_seen_through_views_and_pointwise_operators() -> None:
     )
 
 
+def test_crop_of_whole_lines_is_seen_through_joined_axes() -> None:
+    more = "d: int8[1,45,8] = RESHAPE(c) {shape=[1,45,8]}"
+    rewritten(
+        fold_crops,
+        crop("[1,0,6,5]", 9, "int8[1,36,8] = SLICE(d) {start=[0,9,0], size=[1,36,8]}", more),
+        f"""
+        a: int32[1,4,9,8] = CONV2D(x, w, b) {{pad=[0,0,6,5], {CONV_ATTRS}}}
+        c: int8[1,4,9,8] = RESCALE(a) {rescale()}
+        y: int8[1,36,8] = RESHAPE(c) {{shape=[1,36,8]}}
+        """,
+    )
+
+
 @pytest.mark.parametrize(
     ("box", "more", "output"),
     [
@@ -852,6 +865,8 @@ def test_crop_is_seen_through_views_and_pointwise_operators() -> None:
         ("int8[1,5,8,8] = SLICE(c) {start=[0,0,0,0], size=[1,5,8,8]}", "", "c"),  # the whole is needed too
         ("int8[1,5,8,8] = SLICE(c) {start=[0,0,0,0], size=[1,5,8,8]}", "z: int8[1,5,9,8] = REVERSE(c) {axis=1}", "z"),
         ("int8[40,8] = SLICE(d) {start=[0,0], size=[40,8]}", "d: int8[45,8] = RESHAPE(c) {shape=[45,8]}", ""),
+        ("int8[36,8] = SLICE(d) {start=[4,0], size=[36,8]}", "d: int8[45,8] = RESHAPE(c) {shape=[45,8]}", ""),
+        ("int8[5,64] = SLICE(d) {start=[0,0], size=[5,64]}", "d: int8[5,72] = RESHAPE(c) {shape=[5,72]}", ""),
     ],
 )
 def test_other_slices_stay(box: str, more: str, output: str) -> None:

@@ -29,8 +29,8 @@ def merge_slices(graph: Graph) -> bool:
 def fold_crops(graph: Graph) -> bool:
     """A SLICE of rows and columns of a convolution or pool becomes less padding of it: they are never computed.
 
-    Seen through RESCALE, CLAMP, TABLE and a RESHAPE that only adds or drops axes of size 1. Not where more than the
-    padding would have to go, not for batch or channels, and only if nothing else reads what is cut off.
+    Seen through RESCALE, CLAMP, TABLE and a RESHAPE that only adds or drops axes of size 1 or joins two. Not where more
+    than the padding would have to go, not for batch or channels, and only if nothing else reads what is cut off.
     """
     makers, readers = graph.producers(), graph.consumers()
     for op in graph.ops:
@@ -71,11 +71,22 @@ def _from_window(
 
 
 def _before_reshape(ranges: Ranges, after: tuple[int, ...], before: tuple[int, ...]) -> Ranges:
-    """The ranges in the shape ``before``; empty if the two shapes differ in more than axes of size 1."""
-    if [n for n in before if n != 1] != [n for n in after if n != 1]:
+    """The ranges in the shape ``before``, or empty. The shapes may differ in axes of size 1, and two axes of ``before``
+    may be one of ``after`` if whole lines of them are left."""
+    left = [r for r, n in zip(ranges, after, strict=True) if n != 1]
+    sizes = [n for n in after if n != 1]
+    found: list[tuple[int, int]] = []
+    axes = [n for n in before if n != 1]
+    while axes and sizes:
+        (start, size), whole, n = left.pop(0), sizes.pop(0), axes.pop(0)
+        line = axes.pop(0) if whole != n and axes else 1
+        if whole != n * line or start % line or size % line:
+            return []
+        found += [(start // line, size // line)] + [(0, line)] * (line != 1)
+    if axes or sizes:
         return []
-    longer = iter([r for r, n in zip(ranges, after, strict=True) if n != 1])
-    return [next(longer) if n != 1 else (0, 1) for n in before]
+    rest = iter(found)
+    return [next(rest) if n != 1 else (0, 1) for n in before]
 
 
 def _less_padding(window: Op, ranges: Ranges) -> tuple[int, ...] | None:
