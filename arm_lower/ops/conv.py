@@ -574,6 +574,8 @@ def transposed_weight_of(weight: Lowered, groups: int) -> tuple[Ints, Floats]:
     scale = np.atleast_1d(np.asarray(weight.q.scale, np.float64))
     if weight.q.axis == 1 and len(scale) > 1:
         scale = np.tile(scale, groups)
+    elif weight.q.axis == 0 and i == groups:
+        scale = np.repeat(scale, o)
     elif weight.q.axis is not None and len(scale) > 1:
         raise Unsupported(f"weight of a transposed convolution quantized along axis {weight.q.axis}; axis 1 is allowed")
     w = w.reshape(groups, i // groups, o, *w.shape[2:]).swapaxes(1, 2).reshape(groups * o, i // groups, *w.shape[2:])

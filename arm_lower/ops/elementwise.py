@@ -59,7 +59,7 @@ def one_variable(b: Builder, x: Operand, y: Operand, fn: Binary) -> Real | Const
     if isinstance(x, Constant) and isinstance(y, Constant):
         return Constant(fn(x.array, y.array))
     fx, fy = _as_function(x), _as_function(y)
-    if fx is None or fy is None or fx[0] is not fy[0] or (isinstance(x, Value) and isinstance(y, Value)):
+    if fx is None or fy is None or not fx[0].is_same(fy[0]) or (isinstance(x, Value) and isinstance(y, Value)):
         return None
     return pointwise(fx[0], lambda r: fn(fx[1](r), fy[1](r)), b)
 

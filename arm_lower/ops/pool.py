@@ -127,6 +127,9 @@ def strided_max(
         stages = cascade(kernel[0], stride[0])
         if stages:
             t, pads = fitted(b, t, out, kernel, stride, pad)
+            if max(pads) >= stages[0][0]:  # more than the first small kernel may have
+                t = b.pad(t, (0, 0, *pads, 0, 0), t.dtype.range[0])
+                pads = (0, 0, 0, 0)
             for k, s in stages:
                 t = b.op("MAX_POOL2D", [t], kernel=(k, k), stride=(s, s), pad=pads)
                 pads = (0, 0, 0, 0)
@@ -137,7 +140,10 @@ def strided_max(
 
 
 def cascade(kernel: int, stride: int) -> list[tuple[int, int]]:
-    """(kernel, stride) of pools with strides of 2 or 3 whose composition is one pool; empty if there is none."""
+    """(kernel, stride) of pools with strides of 2 or 3 whose composition is one pool; empty if there is none.
+
+    All but the last must read every element, so their kernels are not smaller than their strides.
+    """
     if stride == 1:
         return [(kernel, 1)] if kernel > 1 else []
     if stride in (2, 3):
@@ -147,7 +153,7 @@ def cascade(kernel: int, stride: int) -> list[tuple[int, int]]:
             rest = -(-(kernel - s) // s) + 1
             first = kernel - s * (rest - 1)
             later = cascade(rest, stride // s)
-            if first >= 1 and later:
+            if first >= s and later:
                 return [(first, s), *later]
     return []
 

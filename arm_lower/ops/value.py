@@ -90,6 +90,12 @@ class Value:
     def is_const(self) -> bool:
         return self.tensor.data is not None
 
+    def is_same(self, other: Value) -> bool:
+        """Whether both are one tensor read in one way: each reader of a tensor has a dequantize node of its own."""
+        if self.q is None or other.q is None or not self.q.same_grid(other.q):
+            return False
+        return (self.tensor, self.perm, self.shape) == (other.tensor, other.perm, other.shape)
+
     def with_tensor(self, tensor: Tensor, q: QParams | None) -> Value:
         """The same view of another tensor of the same stored shape."""
         return replace(self, tensor=tensor, q=q)

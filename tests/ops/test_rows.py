@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from arm_lower.ops.pool import cascade
 
 
 class Fn(nn.Module):
@@ -111,6 +114,9 @@ ROWS = [
     Row("transposed_k3s2", lambda: nn.ConvTranspose2d(8, 6, 3, stride=2, padding=1, output_padding=1)),
     Row("transposed_k5s3", lambda: nn.ConvTranspose2d(3, 1, 5, stride=3, padding=2), ((1, 3, 4, 4),)),
     Row("transposed_groups", lambda: nn.ConvTranspose2d(8, 8, 4, stride=2, padding=1, groups=2)),
+    Row("transposed_depthwise", lambda: nn.ConvTranspose2d(8, 8, 4, stride=2, padding=1, groups=8)),
+    Row("transposed_multiplier", lambda: nn.ConvTranspose2d(4, 8, 4, stride=2, groups=4), ((1, 4, 6, 5),)),
+    Row("transposed_1d_depthwise", lambda: nn.ConvTranspose1d(6, 6, 4, stride=2, padding=1, groups=6), LINE),
     Row("transposed_1d", lambda: nn.ConvTranspose1d(6, 4, 4, stride=2, padding=1), LINE),
     Row("linear", lambda: nn.Linear(20, 7), FLAT),
     Row("linear_rows", lambda: nn.Linear(20, 7), ((2, 5, 20),)),
@@ -180,6 +186,11 @@ ROWS = [
     Row("max_pool", lambda: nn.MaxPool2d(3, 2, 1)),
     Row("max_pool_ceil", lambda: nn.MaxPool2d(3, 2, ceil_mode=True), ((1, 8, 12, 11),)),
     Row("max_pool_stride4", lambda: nn.MaxPool2d(4, 4)),
+    Row("max_pool_stride4_padded", lambda: nn.MaxPool2d(5, 4, 2)),
+    Row("max_pool_stride4_padded_3", lambda: nn.MaxPool2d(3, 4, 1)),
+    Row("max_pool_stride6_padded", lambda: nn.MaxPool2d(7, 6, 3)),
+    Row("max_pool_stride4_overlapping", lambda: nn.MaxPool2d(5, 4)),
+    Row("max_pool_stride4_padded_6", lambda: nn.MaxPool2d(6, 4, 3)),
     Row("max_pool_stride5", lambda: nn.MaxPool2d(3, 5)),
     Row("max_pool_dilated", lambda: nn.MaxPool2d(3, 1, dilation=2)),
     Row("max_pool_dilated_strided", lambda: nn.MaxPool2d(3, 2, 1, dilation=3), ((1, 8, 32, 32),)),
@@ -241,6 +252,14 @@ ROWS = [
     Row("local_response_norm", lambda: nn.LocalResponseNorm(5)),
     Row("local_response_norm_strong", lambda: nn.LocalResponseNorm(3, alpha=1.0, beta=0.5, k=2.0), MAP, 2.0),
     Row("linear_bn_relu", lambda: nn.Sequential(nn.Linear(20, 16), nn.BatchNorm1d(16), nn.ReLU()), FLAT),
+    Row("swish_by_hand", fn(lambda x: x * torch.sigmoid(x), 8)),
+    Row("mish_by_hand", fn(lambda x: x * torch.tanh(F.softplus(x)), 8)),
+    Row("hardswish_by_hand", fn(lambda x: x * F.relu6(x + 3) / 6, 8)),
+    Row("softsign_by_hand", fn(lambda x: x / (1 + x.abs()), 8)),
+    Row("gelu_by_hand", fn(lambda x: 0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x * x * x))), 8)),
+    Row("snake_by_hand", fn(lambda x: x + torch.sin(x) ** 2, 8)),
+    Row("tanhshrink_by_hand", fn(lambda x: x - torch.tanh(x), 8)),
+    Row("relu_added", fn(lambda x: x + torch.relu(x), 8)),
     Row("residual", lambda: Residual()),
     Row("squeeze_excite", lambda: SqueezeExcite(), lsb=3.0),
 ]
@@ -299,3 +318,14 @@ def test_row_between_other_parts(row: Row, target: str) -> None:
         return
     module = InParts(inner).eval()
     lowering.check(module, lowering.samples(whole, tuple(y.shape), *rest, scale=row.scale), target, row.lsb + 1)
+
+
+def test_a_cascade_of_pools_reads_what_the_pool_reads() -> None:
+    for kernel in range(1, 40):
+        for stride in range(4, 24):
+            stages = cascade(kernel, stride)
+            read = {0}
+            for k, s in reversed(stages):
+                read = {first * s + i for first in read for i in range(k)}
+            if stages:
+                assert read == set(range(kernel)) and math.prod(s for _, s in stages) == stride
