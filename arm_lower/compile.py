@@ -20,10 +20,12 @@ import numpy.typing as npt
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from arm_lower.edge.boundary import BoundaryTensor, describe_boundary, use_channels_last_outputs, use_int8
 from arm_lower.edge.program import Delegate, EdgeProgram
 from arm_lower.errors import ArmLowerError
+from arm_lower.export import Arguments, export, in_order, program_arguments
 from arm_lower.files import check_writable, resolved, write_file
 from arm_lower.partition import EthosUPartitioner, Reason
 from arm_lower.program import EdgeProgramManager, ExecutorchProgram, to_edge
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from quant.quantizer import EthosUQuantizer
 
 Array = npt.NDArray[np.generic]
+Reals = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 Model = nn.Module | ExportedProgram | fx.GraphModule
 
@@ -235,7 +238,7 @@ class Compiled:
         from tosa_ref.compare import sqnr_db
         from tosa_ref.host import Host, Record
 
-        samples = [_arguments(s) for s in inputs]
+        samples = [self._leaves(s) for s in _samples(inputs, "inputs", arrays=True)]
         if not samples:
             raise ArmLowerError("verify was given no sample", "give at least one tuple of arguments")
         with tempfile.TemporaryDirectory() as folder:
@@ -243,35 +246,65 @@ class Compiled:
                 (Path(folder) / name).write_bytes(data)
             both = _Both(Record(Path(folder), len(self.delegates)), self.delegates)
             host = Host(self.buffer, delegate_runner=both)
-            results = [tuple(host.run([self._given(a, i) for i, a in enumerate(s)])) for s in samples]
+            results = [tuple(host.run(self._given(s))) for s in samples]
         checks = []
         if self.quantized is not None:
             with torch.no_grad(), state_kept(self.quantized):
-                wanted = [[t.numpy() for t in _tensors(self.quantized(*self._taken(s)))] for s in samples]
-            for i, tensor in enumerate(self.boundary["outputs"]):
-                found = np.stack([self._real(r[i], tensor) for r in results])
-                expected = np.stack([w[i] for w in wanted])
-                difference = float(np.abs(found.astype(np.float64) - expected).max()) if found.size else 0.0
+                wanted = [_leaves(self.quantized(*args, **kwargs)) for args, kwargs in map(self._taken, samples)]
+            # what is no tensor (None, a number) is an output of the file too, but not of the boundary
+            places = [i for i, value in enumerate(wanted[0]) if isinstance(value, torch.Tensor)]
+            for i, tensor in zip(places, self.boundary["outputs"], strict=True):
+                found = np.stack([self._real(r[i], tensor) for r in results]).astype(np.float64)
+                expected = np.stack([w[i].numpy() for w in wanted]).astype(np.float64)
+                found, expected = _without_equal(found, expected)
+                difference = float(np.abs(found - expected).max()) if found.size else 0.0
                 checks.append(OutputCheck(tensor.name, difference, tensor.scale, sqnr_db(expected, found)))
         return Verification(tuple(checks), both.checks(), tuple(results))
 
-    def _given(self, argument: Any, i: int) -> Any:
-        """An argument as the file wants it: an int8 input is quantized here."""
+    @property
+    def _structure(self) -> pytree.TreeSpec | None:
+        """How the arguments of a call are nested."""
+        method: EdgeProgram = next(iter(self.program.methods.values()))
+        found: pytree.TreeSpec | None = method.graph_module.meta.get("in_spec")
+        return found
+
+    def _leaves(self, sample: Sequence[Any]) -> list[Any]:
+        """The tensors, arrays and numbers of a sample in the order of the file's inputs."""
+        return in_order((tuple(sample), {}), self._structure)
+
+    def _given(self, leaves: Sequence[Any]) -> list[Any]:
+        """Arguments as the file wants them: an int8 input is quantized here."""
+        tensors = iter(self.boundary["inputs"])
+        return [self._input(a, next(tensors, None)) if _is_array(a) else a for a in leaves]
+
+    @staticmethod
+    def _input(argument: Any, tensor: BoundaryTensor | None) -> Any:
+        if isinstance(argument, torch.Tensor) and argument.dtype == torch.bfloat16:
+            raise ArmLowerError(
+                "an input is bfloat16, which numpy does not have, so that the file cannot be run on the host",
+                "verify a model with float32 inputs: a conversion is its first operator then",
+            )
         array = argument.detach().numpy() if isinstance(argument, torch.Tensor) else argument
-        tensor = self.boundary["inputs"][i] if i < len(self.boundary["inputs"]) else None
         if tensor is None or tensor.dtype != "int8" or tensor.scale is None or array.dtype == np.int8:
             return array
         # in float32, as quantized_decomposed.quantize_per_tensor rounds
         scaled = np.rint(array.astype(np.float32) * np.float32(1.0 / tensor.scale))
         return np.clip(scaled + (tensor.zero_point or 0), -128, 127).astype(np.int8)
 
-    def _taken(self, sample: Sequence[Any]) -> list[Any]:
-        """Arguments as the quantized model wants them: tensors of reals."""
-        arguments = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in sample]
-        for i, tensor in enumerate(self.boundary["inputs"][:len(arguments)]):
-            if isinstance(arguments[i], torch.Tensor) and arguments[i].dtype == torch.int8:
-                arguments[i] = torch.from_numpy(self._real(arguments[i].numpy(), tensor))
-        return arguments
+    def _taken(self, leaves: Sequence[Any]) -> Arguments:
+        """Arguments as the quantized model wants them: tensors of reals, nested as it was exported."""
+        tensors = iter(self.boundary["inputs"])
+        values = [self._reals(a, next(tensors, None)) if _is_array(a) else a for a in leaves]
+        if self._structure is None:
+            return tuple(values), {}
+        args, kwargs = pytree.tree_unflatten(values, self._structure)
+        return args, kwargs
+
+    def _reals(self, argument: Any, tensor: BoundaryTensor | None) -> torch.Tensor:
+        found = argument if isinstance(argument, torch.Tensor) else torch.from_numpy(argument)
+        if found.dtype != torch.int8 or tensor is None:
+            return found
+        return torch.from_numpy(self._real(found.numpy(), tensor))
 
     @staticmethod
     def _real(array: Array, tensor: BoundaryTensor) -> Array:
@@ -347,11 +380,13 @@ def compile(
             "give a torch.nn.Module, an ExportedProgram or a quantized GraphModule",
         )
     samples = None if calibration is None else _samples(calibration)
-    examples = _examples(model, samples, example_inputs, io_layout)
+    examples, origin = _examples(model, samples, example_inputs)
+    if io_layout == "channels_last":
+        examples = tuple(_channels_last(x) for x in examples)
     seconds: dict[str, float] = {}
-    source: ExportedProgram | fx.GraphModule = _exported(model, examples, seconds, progress)
+    source: ExportedProgram | fx.GraphModule = _exported(model, examples, origin, seconds, progress)
     if samples is not None:
-        source = _quantized(source, examples, samples, quantization, seconds, progress)
+        source = _quantized(source, samples, quantization, seconds, progress)
     with _stage("edge", seconds, progress):
         manager = to_edge(source, examples)
         program = manager.program()
@@ -361,7 +396,7 @@ def compile(
             use_int8(program)
         boundary = describe_boundary(program)
     reference = source if isinstance(source, fx.GraphModule) else None
-    given = [examples] if not samples else samples
+    given = samples or [examples]
     moved: dict[str, Reason] = {}
     while True:
         with _stage("npu", seconds, progress):
@@ -397,10 +432,12 @@ def _written(
 def _checked(
     compiled: Compiled, samples: Sequence[Sequence[Any]], spec: EthosUCompileSpec, moved: Mapping[str, Reason]
 ) -> Outcome:
-    from arm_lower.exactness import SAMPLES, check, delegate_inputs
+    from arm_lower.exactness import SAMPLES, Outcome, check, delegate_inputs
 
     delegates = {key: d for method in compiled.program.methods.values() for key, d in method.delegates.items()}
-    arguments = [[compiled._given(a, i) for i, a in enumerate(_arguments(s))] for s in samples[:SAMPLES]]
+    if not delegates:
+        return Outcome({})
+    arguments = [compiled._given(compiled._leaves(s)) for s in samples[:SAMPLES]]
     return check(delegates, delegate_inputs(compiled.buffer, compiled.delegates, arguments), spec, moved)
 
 
@@ -413,40 +450,56 @@ def _arguments(sample: Any) -> tuple[Any, ...]:
     return tuple(sample) if isinstance(sample, (list, tuple)) else (sample,)
 
 
-def _samples(calibration: Iterable[Any]) -> list[tuple[Any, ...]]:
-    if isinstance(calibration, (torch.Tensor, np.ndarray, str, dict)) or not isinstance(calibration, Iterable):
-        raise ArmLowerError(f"calibration is a {type(calibration).__name__}",
+def _samples(given: Iterable[Any], name: str = "calibration", *, arrays: bool = False) -> list[tuple[Any, ...]]:
+    if isinstance(given, (torch.Tensor, np.ndarray, str, dict, nn.Module)) or not isinstance(given, Iterable):
+        raise ArmLowerError(f"{name} is a {type(given).__name__}",
                             "give a list of argument tuples: [(x0,), (x1,), ...]")
-    samples = [_arguments(s) for s in calibration]
+    samples = [_arguments(s) for s in given]
     for i, sample in enumerate(samples):
         for j, x in enumerate(sample):
-            if isinstance(x, np.ndarray):
+            if isinstance(x, np.ndarray) and not arrays:
                 raise ArmLowerError(f"calibration sample {i}, input {j} is a numpy array, not a torch.Tensor",
                                     "convert with torch.from_numpy")
     return samples
 
 
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [t for t in torch.utils._pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
+def _leaves(result: Any) -> list[Any]:
+    return list(pytree.tree_leaves(result))
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, (torch.Tensor, np.ndarray))
+
+
+def _without_equal(found: Reals, expected: Reals) -> tuple[Reals, Reals]:
+    """Both with 0 where they are the same infinity or both NaN, whose difference would be NaN."""
+    same = ~np.isfinite(expected) & ((found == expected) | (np.isnan(found) & np.isnan(expected)))
+    return np.where(same, 0.0, found), np.where(same, 0.0, expected)
 
 
 def _examples(
-    model: Model, samples: list[tuple[Any, ...]] | None, given: Sequence[Any] | None, io_layout: str
-) -> tuple[Any, ...]:
+    model: Model, samples: list[tuple[Any, ...]] | None, given: Sequence[Any] | None
+) -> tuple[tuple[Any, ...], str]:
+    """Arguments of one call, and what they are. Those of an exported program are its own, whatever the samples are."""
+    if given is not None and not isinstance(given, (list, tuple)):
+        raise ArmLowerError(f"example_inputs is a {type(given).__name__}, not a tuple of arguments",
+                            "write (x,) for one input")
+    if isinstance(model, ExportedProgram):
+        args, kwargs = program_arguments(model)
+        if given is not None:
+            from quant.calibrate import check_arguments
+
+            check_arguments("example_inputs", given, args)
+            args = tuple(given)
+        return (*args, *kwargs.values()), "its example inputs"
     if given is not None:
-        examples = tuple(given)
-    elif samples:
-        examples = samples[0]
-    elif isinstance(model, ExportedProgram) and model.example_inputs is not None:
-        examples = tuple(model.example_inputs[0])
-    else:
-        raise ArmLowerError(
-            "no calibration data and no example inputs",
-            "give calibration, or example_inputs=(...) to compile without it",
-        )
-    if io_layout == "channels_last":
-        return tuple(_channels_last(x) for x in examples)
-    return examples
+        return tuple(given), "example_inputs"
+    if samples:
+        return samples[0], "calibration sample 0"
+    raise ArmLowerError(
+        "no calibration data and no example inputs",
+        "give calibration, or example_inputs=(...) to compile without it",
+    )
 
 
 def _channels_last(x: Any) -> Any:
@@ -456,29 +509,18 @@ def _channels_last(x: Any) -> Any:
 
 
 def _exported(
-    model: Model, examples: tuple[Any, ...], seconds: dict[str, float], progress: Progress | None
+    model: Model, examples: tuple[Any, ...], origin: str, seconds: dict[str, float], progress: Progress | None
 ) -> ExportedProgram | fx.GraphModule:
     if isinstance(model, (ExportedProgram, fx.GraphModule)):
         return model
     if model.training:
         raise ArmLowerError(f"{type(model).__name__} is in training mode", "call model.eval() first")
     with _stage("export", seconds, progress):
-        try:
-            return torch.export.export(model, examples)
-        except Exception as error:
-            raise ArmLowerError(
-                f"torch.export cannot export {type(model).__name__}: {_first_line(error)}",
-                "see the torch.export documentation for what a model may do",
-            ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+        return export(model, examples, origin)
 
 
 def _quantized(
     source: ExportedProgram | fx.GraphModule,
-    examples: tuple[Any, ...],
     samples: list[tuple[Any, ...]],
     quantization: EthosUQuantizer | QuantizationConfig | None,
     seconds: dict[str, float],
@@ -501,7 +543,7 @@ def _quantized(
     with _stage("quantize", seconds):
         return quantize(
             source,
-            examples,
+            None,  # its own
             samples,
             quantizer,
             progress=None if progress is None else lambda i, n: progress("calibration", i, n),

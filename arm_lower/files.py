@@ -100,7 +100,7 @@ def read_file(path: PathLike) -> bytes:
 
 
 def read_arrays(path: PathLike) -> list[npt.NDArray[np.generic]]:
-    """The arrays of an ``.npz`` file, in file order; names do not matter.
+    """The arrays of an ``.npz`` file, in file order and this machine's byte order; names do not matter.
 
     Raises:
         ArmLowerError: The file cannot be read, is no ``.npz``, or holds Python objects.
@@ -110,7 +110,8 @@ def read_arrays(path: PathLike) -> list[npt.NDArray[np.generic]]:
         loaded = np.load(io.BytesIO(data), allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise ValueError("it holds a single array")
-        return [loaded[name] for name in loaded.files]
+        arrays = [loaded[name] for name in loaded.files]
+        return [a.astype(a.dtype.newbyteorder("="), copy=False) for a in arrays]
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise ArmLowerError(
             f"{path} is not an .npz file of plain arrays: {error}",

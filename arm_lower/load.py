@@ -9,11 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
 from arm_lower.errors import ArmLowerError
+from arm_lower.export import exporting
 from arm_lower.files import read_arrays, read_file
 
 Sample = tuple[Any, ...]
@@ -32,7 +35,8 @@ def load_model(source: str) -> tuple[Model, Sample | None]:
     if source.endswith(".pt2"):
         read_file(source)
         try:
-            program = torch.export.load(source)
+            with exporting():
+                program = torch.export.load(source)
         except Exception as error:
             # torch has no error of its own for what is not an exported program: whatever it trips over first
             raise ArmLowerError(
@@ -79,13 +83,25 @@ def _from_arrays(source: str) -> list[Sample]:
             f"{source}: the arrays do not agree on the number of samples: {shapes}",
             "stack the samples of each argument along a new first axis: [samples, *shape of the argument]",
         )
-    tensors = [torch.from_numpy(a) for a in arrays]
+    tensors = [_tensor(source, i, a) for i, a in enumerate(arrays)]
     return [tuple(t[i] for t in tensors) for i in range(counts.pop())]
 
 
+def _tensor(source: str, number: int, array: npt.NDArray[np.generic]) -> torch.Tensor:
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise ArmLowerError(
+            f"{source}: array {number} has the dtype {array.dtype}, which torch does not have",
+            "allowed are bool, integers of 8 to 64 bits, float16, float32 and float64; convert with .astype",
+        ) from error
+
+
 def _from_iterable(source: str, value: Any) -> list[Sample]:
-    if not isinstance(value, Iterable):
-        raise ArmLowerError(f"{source} is a {type(value).__name__}, not a list of calibration samples")
+    # a str, a dict or a module can be iterated too, but not over samples
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, dict, nn.Module)):
+        raise ArmLowerError(f"{source} is a {type(value).__name__}, not a list of calibration samples",
+                            "name a list of argument tuples, [(x0,), (x1,), ...], or a function that returns one")
     return [_as_sample(item) for item in value]
 
 
@@ -103,7 +119,7 @@ def _named(source: str) -> Any:
         names = sorted(n for n in vars(module) if not n.startswith("_"))
         raise ArmLowerError(f"{file} has no {name!r}", "it has " + ", ".join(names[:40]))
     value = getattr(module, name)
-    if not callable(value) or isinstance(value, nn.Module):
+    if not callable(value) or isinstance(value, (nn.Module, ExportedProgram)):
         return value
     try:
         return value()

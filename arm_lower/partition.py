@@ -21,7 +21,7 @@ from arm_lower import vela
 from arm_lower.edge.composite import recognize
 from arm_lower.edge.meta import is_channels_last, module_path, target_name
 from arm_lower.edge.program import CpuOp, Delegate, EdgeProgram, call_delegate
-from arm_lower.errors import Unsupported, VelaError
+from arm_lower.errors import ArmLowerError, Unsupported, VelaError
 from arm_lower.ops.value import Value, logical, stored
 from arm_lower.ops.walk import Walk, is_dequantize, is_quantize
 from arm_lower.pte import ethosu_blob
@@ -66,10 +66,19 @@ class EthosUPartitioner:
     Args:
         spec: Target and Vela settings.
         refused: Nodes, by name, that stay on the CPU, and why.
+
+    Raises:
+        ArmLowerError: ``spec`` is something else.
     """
 
     spec: EthosUCompileSpec
     refused: Mapping[str, Reason] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.spec, EthosUCompileSpec):
+            given = repr(self.spec) if isinstance(self.spec, str) else f"a {type(self.spec).__name__}"
+            raise ArmLowerError(f"EthosUPartitioner was given {given}, not an EthosUCompileSpec",
+                                "write EthosUPartitioner(EthosUCompileSpec('ethos-u55-128'))")  # fmt: skip
 
     def lower(self, program: EdgeProgram) -> EdgeProgram:
         """The program with delegates; every operator left on the CPU is listed in ``cpu_ops`` with its reason."""

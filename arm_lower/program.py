@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import fx
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
 
 from arm_lower.edge import build, cpu
-from arm_lower.edge.meta import copy_program
+from arm_lower.edge.meta import copy_program, describe
 from arm_lower.edge.passes import PassManager, PassType
 from arm_lower.edge.program import EdgeProgram, Partitioner
 from arm_lower.edge.verifier import verify
@@ -62,14 +65,46 @@ def to_edge(
     return EdgeProgramManager(built)
 
 
+VALUES_HINT = (
+    "every size and number must be known at export: write what depends on values (.item(), nonzero, x[mask]) with "
+    "tensors of fixed size, for example torch.where or a multiplication by a mask"
+)
+
+
+def _check_values(name: str, source: Source) -> None:
+    """Raises for what is dynamic because of values and not of the inputs' sizes, where fixed sizes do not help."""
+    for node in source.graph.nodes:
+        if node.op == "call_function" and free_unbacked_symbols(_symbolic(node.meta.get("val"))):
+            raise ArmLowerError(f"method {name}: the result of {describe(node)} has a size or number that depends on "
+                                "values", VALUES_HINT)  # fmt: skip
+
+
+def _symbolic(value: Any) -> list[Any]:
+    """Numbers and sizes in a node's value that are not known."""
+    parts = [v.shape if isinstance(v, torch.Tensor) else (v,) for v in pytree.tree_leaves(value)]
+    return [s for part in parts for s in part if isinstance(s, (torch.SymInt, torch.SymFloat, torch.SymBool))]
+
+
 def _build(name: str, source: Source, examples: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> EdgeProgram:
+    if not isinstance(source, (ExportedProgram, fx.GraphModule)):
+        raise ArmLowerError(f"method {name} is a {type(source).__name__}", "give torch.export.export(model, inputs)")
+    _check_values(name, source)
     if isinstance(source, ExportedProgram):
         return build.from_exported(source, name)
-    if not isinstance(source, fx.GraphModule):
-        raise ArmLowerError(f"method {name} is a {type(source).__name__}", "give torch.export.export(model, inputs)")
+    if any(hasattr(m, "calculate_qparams") for m in source.modules()):
+        raise ArmLowerError(f"method {name}: the graph module has observers: it was prepared, but not converted",
+                            "call convert_pt2e(prepared) after the calibration")  # fmt: skip
     if examples is None:
         raise ArmLowerError(f"method {name}: a graph module needs example inputs", "to_edge(module, example_inputs)")
     return build.from_module(source, examples, kwargs, name)
+
+
+def _check_partitioner(given: object) -> None:
+    if not isinstance(given, type) and hasattr(given, "lower") and not isinstance(given, str):
+        return
+    what = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+    raise ArmLowerError(f"to_backend was given no partitioner: {what}",
+                        "give EthosUPartitioner(EthosUCompileSpec('ethos-u55-128'))")  # fmt: skip
 
 
 def to_edge_transform_and_lower(
@@ -122,12 +157,17 @@ class EdgeProgramManager:
         return EdgeProgramManager(new)
 
     def to_backend(self, partitioner: Partitioners) -> EdgeProgramManager:
-        """Move what each partitioner takes to its backend; a dict gives partitioners for single methods."""
+        """Move what each partitioner takes to its backend; a dict gives partitioners for single methods.
+
+        Raises:
+            ArmLowerError: What is given is no partitioner, or there is no method of a name.
+        """
         by_method = partitioner if isinstance(partitioner, Mapping) else dict.fromkeys(self._programs, partitioner)
         new = dict(self._programs)
         for name, chosen in by_method.items():
             program = copy_program(self.program(name))
             for one in chosen if isinstance(chosen, Sequence) else [chosen]:
+                _check_partitioner(one)
                 program = one.lower(program)
                 verify(program)
             new[name] = program

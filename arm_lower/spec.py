@@ -443,6 +443,9 @@ class EthosUCompileSpec:
 
 def _one_of(what: str, value: str, valid: Iterable[str], where: str = "", family: str = "") -> str:
     valid = list(valid)
+    if not isinstance(value, str):
+        raise ArmLowerError(f"{what} is a {type(value).__name__} ({value!r}), not a name{where}",
+                            "valid names: " + ", ".join(valid))  # fmt: skip
     if value in valid:
         return value
     likely = [v for v in valid if f"_{family}_" in v.lower()] or valid

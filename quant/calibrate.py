@@ -16,10 +16,11 @@ from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import FixedQParamsObserver, ObserverBase
 
 from arm_lower.errors import QuantizationError
+from arm_lower.export import describe, export, first_line, program_arguments
 from quant.graph import state_kept
 from quant.nodes import is_constant
 from quant.pt2e import convert_pt2e, prepare_pt2e
-from quant.quantizer import EthosUQuantizer, module_stack
+from quant.quantizer import EthosUQuantizer, check_quantizer, module_stack
 
 Progress = Callable[[int, int], None]
 
@@ -50,20 +51,32 @@ def quantize(
             counts as long as it has got.
 
     Raises:
-        QuantizationError: See `calibrate` and `prepare_pt2e`.
+        QuantizationError: See `calibrate` and `prepare_pt2e`; keyword inputs.
+        ArmLowerError: The model cannot be exported with these arguments.
     """
-    samples = iter(calibration)
+    if not isinstance(model, (nn.Module, ExportedProgram)):
+        raise QuantizationError(f"the model is a {type(model).__name__}",
+                                "give a torch.nn.Module or torch.export.export(model, inputs)")
+    if quantizer is not None:
+        check_quantizer(quantizer)
+    samples = _iterator(calibration)
     total = operator.length_hint(calibration)
-    if example_inputs is None:
-        if isinstance(model, ExportedProgram) and model.example_inputs is not None:
-            example_inputs = model.example_inputs[0]
-        else:
-            first = next(samples, None)
-            if first is None:
-                raise QuantizationError("there is no calibration sample", "give at least a few dozen real inputs")
-            example_inputs = first if isinstance(first, tuple) else tuple(first)
-            samples = _chain(first, samples)
-    exported = model if isinstance(model, ExportedProgram) else torch.export.export(model, example_inputs)
+    origin = "the example inputs"
+    if isinstance(model, ExportedProgram):
+        own = _positional_arguments(model)
+        if example_inputs is not None:
+            check_arguments("example_inputs", example_inputs, own)
+        example_inputs = own
+    elif example_inputs is None:
+        first = next(samples, None)
+        if first is None:
+            raise _no_sample()
+        check_is_tuple("calibration sample 0", first)
+        example_inputs, origin = tuple(first), "calibration sample 0"
+        samples = _chain(first, samples)
+    else:
+        check_is_tuple("example_inputs", example_inputs)
+    exported = model if isinstance(model, ExportedProgram) else export(model, example_inputs, origin)
     prepared = prepare_pt2e(exported, quantizer or EthosUQuantizer())
     calibrate(prepared, samples, example_inputs, progress=progress, total=total)
     return convert_pt2e(prepared)
@@ -96,22 +109,32 @@ def calibrate(
         CalibrationWarning: One sample only; noise instead of data; a tensor that was not observed or had one
             value only.
     """
+    if not isinstance(prepared, fx.GraphModule):
+        raise QuantizationError(f"calibrate was given a {type(prepared).__name__}, not a prepared GraphModule",
+                                "call prepare_pt2e first, or quantize(model, inputs, samples), which does it all")
     names = [str(node.name) for node in prepared.graph.nodes if node.op == "placeholder"]
     expected = total or operator.length_hint(samples)
     kept: list[tuple[Any, ...]] = []
     done = 0
     with torch.no_grad(), state_kept(prepared):
-        for sample in samples:
+        for sample in _iterator(samples):
             example_inputs = example_inputs if example_inputs is not None else sample
             check_sample(sample, example_inputs, done, names)
             if done < NOISE_SAMPLES:
                 kept.append(sample)
-            prepared(*sample)
+            try:
+                prepared(*sample)
+            except Exception as error:  # the operators raise what they like
+                raise QuantizationError(
+                    f"the prepared model fails on calibration sample {done}, {describe(sample)}: {first_line(error)}",
+                    "give samples like the inputs that it was exported with; if they are, the model uses something "
+                    "that PT2E cannot run",
+                ) from error
             done += 1
             if progress is not None:
                 progress(done, max(done, expected))
     if not done:
-        raise QuantizationError("there is no calibration sample", "give at least a few dozen real inputs")
+        raise _no_sample()
     if done == 1:
         _warn("calibration with a single sample: ranges will be guesses; give a few dozen real inputs")
     for position in noise_arguments(kept):
@@ -131,17 +154,32 @@ def check_sample(sample: object, example: tuple[Any, ...], index: int, names: li
     Raises:
         QuantizationError: Names the sample, the argument, what was found and what is expected.
     """
-    where = f"calibration sample {index}"
-    if not isinstance(sample, (tuple, list)):
-        raise QuantizationError(
-            f"{where} is a {type(sample).__name__}, not a tuple of arguments", "write (x,) for one input"
-        )
-    found, wanted = pytree.tree_leaves(tuple(sample)), pytree.tree_leaves(tuple(example))
-    if len(found) != len(wanted):
-        raise QuantizationError(f"{where} has {len(found)} inputs, the model takes {len(wanted)}")
+    check_arguments(f"calibration sample {index}", sample, example, names)
+
+
+def check_arguments(
+    where: str, arguments: object, example: tuple[Any, ...], names: list[str] | None = None
+) -> None:
+    """`check_sample` for what ``where`` names."""
+    check_is_tuple(where, arguments)
+    assert isinstance(arguments, (tuple, list))
+    wanted, structure = pytree.tree_flatten(tuple(example))
+    if len(arguments) != len(example):
+        raise QuantizationError(f"{where} has {len(arguments)} inputs, the model takes {len(example)}")
+    try:
+        found = structure.flatten_up_to(tuple(arguments))  # dicts may have their keys in another order
+    except ValueError as error:
+        raise QuantizationError(f"{where} is not nested like the arguments of the model: {first_line(error)}",
+                                f"the model takes {structure}") from error
     for i, (x, y) in enumerate(zip(found, wanted)):
         name = f"{where}, input {i}" + (f" ({names[i]})" if names and i < len(names) else "")
         if not isinstance(y, torch.Tensor):
+            if isinstance(x, torch.Tensor) or x != y:
+                given = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
+                raise QuantizationError(
+                    f"{name} is {given}, the model was exported with {y!r}, which is a constant of it",
+                    "give the same everywhere, or export with a tensor there: torch.tensor(...)",
+                )
             continue
         if not isinstance(x, torch.Tensor):
             raise QuantizationError(
@@ -156,6 +194,40 @@ def check_sample(sample: object, example: tuple[Any, ...], index: int, names: li
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             bad = "NaN" if bool(torch.isnan(x).any()) else "infinity"
             raise QuantizationError(f"{name} contains {bad}", "leave the sample out or repair its preprocessing")
+
+
+def check_is_tuple(where: str, arguments: object) -> None:
+    """Raises if ``arguments`` is no tuple or list.
+
+    Raises:
+        QuantizationError: Says what it is.
+    """
+    if not isinstance(arguments, (tuple, list)):
+        raise QuantizationError(
+            f"{where} is a {type(arguments).__name__}, not a tuple of arguments", "write (x,) for one input"
+        )
+
+
+def _positional_arguments(program: ExportedProgram) -> tuple[Any, ...]:
+    args, kwargs = program_arguments(program)
+    if kwargs:
+        raise QuantizationError(
+            f"the exported program takes keyword inputs ({', '.join(kwargs)}), calibration samples are positional "
+            "arguments",
+            "export it with positional arguments, torch.export.export(model, (x, y)), and give samples like (x, y)",
+        )
+    return args
+
+
+def _iterator(samples: object) -> Iterator[tuple[Any, ...]]:
+    if isinstance(samples, (torch.Tensor, str, dict, nn.Module)) or not isinstance(samples, Iterable):
+        raise QuantizationError(f"the calibration samples are a {type(samples).__name__}",
+                                "give a list of argument tuples: [(x0,), (x1,), ...]")
+    return iter(samples)
+
+
+def _no_sample() -> QuantizationError:
+    return QuantizationError("there is no calibration sample", "give at least a few dozen real inputs")
 
 
 # ---- warnings --------------------------------------------------------------------------------------------

@@ -11,8 +11,12 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from arm_lower.edge.functionalize import NotFunctional, functionalize, needed
+from arm_lower.edge.meta import describe
 from arm_lower.errors import QuantizationError
+from arm_lower.export import exporting
+from quant.annotate.registry import RULES
 from quant.bias import TRANSPOSED, bias_scale
+from quant.canonical import write_canonical
 from quant.nodes import WEIGHTED, argument, constant, is_constant
 
 aten = torch.ops.aten
@@ -371,7 +375,7 @@ def check_evaluation(gm: fx.GraphModule) -> None:
         )
         if trains:
             raise QuantizationError(
-                f"{node.name} ({node.target}) is in training mode",
+                f"{describe(node)} is in training mode",
                 "call model.eval() before torch.export.export; for training use prepare_qat_pt2e",
             )
 
@@ -382,7 +386,8 @@ def _exported_again(gm: fx.GraphModule) -> fx.GraphModule:
     flat = [torch.zeros(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v for v in values]
     info = getattr(gm.graph._codegen, "pytree_info", None)
     args, kwargs = pytree.tree_unflatten(flat, info.in_spec) if info else (tuple(flat), {})
-    again = torch.export.export(gm, args, kwargs).run_decompositions({}).module(check_guards=False)
+    with exporting():
+        again = torch.export.export(gm, args, kwargs).run_decompositions({}).module(check_guards=False)
     assert isinstance(again, fx.GraphModule)
     return again
 
@@ -407,6 +412,7 @@ def normalize(gm: fx.GraphModule, is_qat: bool) -> fx.GraphModule:
             raise QuantizationError(f"an in-place operator cannot be trained: {error}",
                                     "write it out of place in the model") from error  # fmt: skip
         gm = _exported_again(gm)
+    write_canonical(gm, RULES)
     for step in () if is_qat else INFERENCE_PASSES:
         step(gm)
     gm.graph.lint()

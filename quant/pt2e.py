@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize, quantize_pt2e
+from torchao.quantization.pt2e import DerivedObserverOrFakeQuantize, ObserverBase, quantize_pt2e
 from torchao.quantization.pt2e.prepare import prepare
 
 from arm_lower.errors import QuantizationError
@@ -13,7 +13,7 @@ from quant.bias import BiasScale
 from quant.graph import check_evaluation, merge_duplicates, normalize, quantize_biases, state_kept, strip_guards
 from quant.nodes import constant
 from quant.observers import PerChannelWeightObserver, RangeObserver
-from quant.quantizer import EthosUQuantizer
+from quant.quantizer import EthosUQuantizer, check_quantizer
 from quant.training import allow_train_eval, finish_training, is_trained
 
 BIAS_LIMIT = float(1 << 30)
@@ -27,8 +27,9 @@ def prepare_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQuant
         model: ``torch.export.export(...)`` or its ``.module()``, with or without guards; a module is changed.
 
     Raises:
-        QuantizationError: ``model`` is no exported model, or a setting of the quantizer does not fit it.
+        QuantizationError: ``model`` is no exported model, ``quantizer`` is none, or a setting of it does not fit.
     """
+    check_quantizer(quantizer)
     gm = _graph_module(model)
     gm = normalize(gm, is_qat=False)
     check_evaluation(gm)
@@ -49,6 +50,7 @@ def prepare_qat_pt2e(model: fx.GraphModule | ExportedProgram, quantizer: EthosUQ
     Raises:
         QuantizationError: As `prepare_pt2e`.
     """
+    check_quantizer(quantizer)
     gm = _graph_module(model)
     quantizer.use_qat_default()
     gm = quantizer.transform_for_annotation(gm)
@@ -64,10 +66,11 @@ def convert_pt2e(model: fx.GraphModule, fold_quantize: bool = True) -> fx.GraphM
     """Replaces observers by quantize and dequantize operators; weights become int8, biases int32 constants.
 
     Raises:
-        QuantizationError: ``model`` was not prepared.
+        QuantizationError: ``model`` was not prepared, or not run after that.
     """
     if not isinstance(model, fx.GraphModule):
         raise QuantizationError(f"convert_pt2e needs a prepared GraphModule, not {type(model).__name__}")
+    check_calibrated(model)
     trained = is_trained(model)
     if trained:
         finish_training(model)
@@ -78,6 +81,22 @@ def convert_pt2e(model: fx.GraphModule, fold_quantize: bool = True) -> fx.GraphM
     if trained:
         quantize_biases(converted)
     return converted
+
+
+def check_calibrated(prepared: fx.GraphModule) -> None:
+    """Raises if no observer has seen anything.
+
+    Raises:
+        QuantizationError: Says what to call.
+    """
+    observers = [m for m in prepared.modules() if isinstance(m, ObserverBase)]
+    bounds = [getattr(o, "min_val", getattr(o, "max_abs", None)) for o in observers]
+    known = [torch.as_tensor(b) for b in bounds if b is not None]
+    if known and not any(b.numel() and bool(torch.isfinite(b).all()) for b in known):
+        raise QuantizationError(
+            "convert_pt2e: the model was not calibrated, no sample has reached its observers",
+            "run it on representative inputs first: for sample in samples: prepared(*sample)",
+        )
 
 
 def fit_biases(prepared: fx.GraphModule) -> None:

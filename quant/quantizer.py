@@ -9,6 +9,7 @@ from torch import fx, nn
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from arm_lower.errors import QuantizationError
+from arm_lower.spec import EthosUCompileSpec
 from quant.annotate import Annotator
 from quant.annotate.elementwise import reader_function, softmax_margin
 from quant.config import QuantizationConfig, get_symmetric_quantization_config
@@ -26,11 +27,15 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
     Args:
         compile_spec: The `arm_lower.EthosUCompileSpec` or target name that the model will be compiled for.
             All Ethos-U take the same numbers, so it changes nothing today; ExecuTorch's signature has it.
+
+    Raises:
+        ArmLowerError: ``compile_spec`` is something else, or a target that there is not. The setters raise a
+            QuantizationError for what is no config, name or class.
     """
 
     def __init__(self, compile_spec: Any = None) -> None:
         super().__init__()
-        self.compile_spec = compile_spec
+        self.compile_spec = _checked_spec(compile_spec)
         self._global: QuantizationConfig | None = get_symmetric_quantization_config()
         self._is_default = True
         self._io: QuantizationConfig | None = None
@@ -41,14 +46,14 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
 
     def set_global(self, config: QuantizationConfig | None) -> EthosUQuantizer:
         """Config of every operator that no filter names."""
-        self._global = config
+        self._global = _checked_config("set_global", config)
         self._is_default = False
         return self
 
     def set_io(self, config: QuantizationConfig | None) -> EthosUQuantizer:
         """Config of the model's float inputs and outputs. None: they take the parameters of the operators beside
         them, and float values cross the boundary."""
-        self._io = config
+        self._io = _checked_config("set_io", config)
         return self
 
     def set_module_name(self, name: str, config: QuantizationConfig | None) -> EthosUQuantizer:
@@ -56,7 +61,10 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
 
         Of several names the longest wins. A name that the model has not is an error at prepare time.
         """
-        self._names[name] = config
+        if not isinstance(name, str):
+            raise QuantizationError(f"set_module_name: the name is a {type(name).__name__}",
+                                    "give a module's path, as in model.get_submodule: 'body.0'")
+        self._names[name] = _checked_config("set_module_name", config)
         return self
 
     def set_module_type(self, kind: type[nn.Module] | str, config: QuantizationConfig | None) -> EthosUQuantizer:
@@ -64,7 +72,12 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
 
         A class that the model does not use is an error at prepare time.
         """
-        self._types[kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"] = config
+        if not isinstance(kind, (str, type)):
+            instance = f"{type(kind).__name__} instance" if isinstance(kind, nn.Module) else type(kind).__name__
+            raise QuantizationError(f"set_module_type: the type is a {instance}",
+                                    f"give the class, {type(kind).__name__}, or set_module_name for one module")
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+        self._types[name] = _checked_config("set_module_type", config)
         return self
 
     # ---- torchao's Quantizer -----------------------------------------------------------------------
@@ -166,6 +179,34 @@ class EthosUQuantizer(Quantizer):  # type: ignore[misc]
         _check("set_module_type", "module of type", self._types, {kind for _, kind in stacks})
 
 
+def check_quantizer(quantizer: object) -> None:
+    """Raises if it is no quantizer.
+
+    Raises:
+        QuantizationError: Says what it is, and what to do with a config.
+    """
+    if not isinstance(quantizer, Quantizer):
+        given = "None" if quantizer is None else f"a {type(quantizer).__name__}"
+        raise QuantizationError(f"the quantizer is {given}",
+                                "give EthosUQuantizer(), with a config EthosUQuantizer().set_global(config)")
+
+
+def _checked_config(setter: str, config: QuantizationConfig | None) -> QuantizationConfig | None:
+    if config is not None and not isinstance(config, QuantizationConfig):
+        raise QuantizationError(f"{setter}: the config is a {type(config).__name__} ({config!r})",
+                                "give get_symmetric_quantization_config(), or None to leave the operators in float")
+    return config
+
+
+def _checked_spec(spec: object) -> EthosUCompileSpec | None:
+    if isinstance(spec, str):
+        return EthosUCompileSpec(spec)
+    if spec is not None and not isinstance(spec, EthosUCompileSpec):
+        raise QuantizationError(f"EthosUQuantizer: the compile_spec is a {type(spec).__name__}",
+                                "give EthosUCompileSpec('ethos-u55-128') or leave it out; a config goes to set_global")
+    return spec
+
+
 def _check(setter: str, what: str, wanted: dict[str, Any], found: set[str]) -> None:
     for name in wanted:
         if name in found:
@@ -195,4 +236,4 @@ def _clean(path: str) -> str:
     return path
 
 
-__all__ = ["EthosUQuantizer", "module_stack"]
+__all__ = ["EthosUQuantizer", "check_quantizer", "module_stack"]

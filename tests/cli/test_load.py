@@ -104,3 +104,63 @@ def test_wrong_samples(source: Path, tmp_path: Path) -> None:
         load_samples(f"{source}:nothing")
     with pytest.raises(ArmLowerError, match="not a list of calibration samples"):
         load_samples(f"{source}:net")
+
+
+ARRAYS = {
+    "bool": np.zeros((3, 2), bool),
+    "float16": np.ones((3, 2), np.float16),
+    "big-endian float32": np.array([[1, 2], [3, 4]], ">f4"),
+    "big-endian int64": np.array([[1, -2]], ">i8"),
+    "little-endian uint16": np.array([[1, 2]], "<u2"),
+    "fortran": np.asfortranarray(np.arange(6, dtype=np.float32).reshape(3, 2)),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_that_torch_has_are_taken_in_any_byte_order(tmp_path: Path, name: str) -> None:
+    array = ARRAYS[name]
+    np.savez(tmp_path / "c.npz", array)
+    loaded = np.stack([s[0].numpy() for s in load_samples(str(tmp_path / "c.npz"))])
+    np.testing.assert_array_equal(loaded, array)
+    assert loaded.dtype == array.dtype.newbyteorder("=")
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.array([["a", "b"]]), "<U1"),
+        (np.array([[b"a"]]), r"\|S1"),
+        (np.array([["2020-01-01"]], "M8[D]"), r"datetime64\[D\]"),
+        (np.array([[1]], "m8[s]"), r"timedelta64\[s\]"),
+        (np.zeros((2, 2), [("x", "<f4"), ("y", "<i2")]), r"\[\('x', '<f4'\), \('y', '<i2'\)\]"),
+        (np.zeros((2, 2), np.longdouble), "float128"),
+        (np.zeros((2, 2), np.clongdouble), "complex256"),
+        (np.zeros((2, 2), "V4"), r"\|V4"),
+    ],
+)
+def test_arrays_that_torch_does_not_have_are_named(tmp_path: Path, array: np.ndarray, dtype: str) -> None:
+    np.savez(tmp_path / "c.npz", np.zeros((len(array), 1)), array)
+    with pytest.raises(ArmLowerError, match=rf"c\.npz: array 1 has the dtype {dtype}, which torch does not have") as e:
+        load_samples(str(tmp_path / "c.npz"))
+    assert "float32" in e.value.hint
+
+
+def test_exported_programs_by_name(tmp_path: Path) -> None:
+    """An exported program can be called, but says that it must not be."""
+    (tmp_path / "ep.py").write_text(
+        "import torch\n"
+        "program = torch.export.export(torch.nn.ReLU(), (torch.ones(3),))\n"
+        "pair = (program, (torch.zeros(3),))\n"
+        "def make():\n    return program\n"
+    )
+    for name, given in (("program", False), ("pair", True), ("make", False)):
+        model, example = load_model(f"{tmp_path}/ep.py:{name}")
+        assert isinstance(model, torch.export.ExportedProgram) and (example is not None) is given
+
+
+@pytest.mark.parametrize("name", ["net", "text", "mapping"])
+def test_what_can_be_iterated_but_holds_no_samples(source: Path, name: str) -> None:
+    source.write_text(SOURCE + "\nmapping = {'x': torch.ones(2)}\nnet = torch.nn.Sequential(net)\n")
+    with pytest.raises(ArmLowerError, match="not a list of calibration samples") as e:
+        load_samples(f"{source}:{name}")
+    assert "argument tuples" in e.value.hint

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from arm_lower.edge.meta import fake
 from arm_lower.edge.program import Delegate, EdgeProgram, call_delegate
 from arm_lower.errors import ArmLowerError
+from arm_lower.partition import EthosUPartitioner
 from arm_lower.program import to_edge, to_edge_transform_and_lower
 from arm_lower.pte.model import (
     AtRuntime,
@@ -26,6 +27,7 @@ from arm_lower.pte.model import (
     TensorValue,
 )
 from arm_lower.pte.read import read
+from arm_lower.spec import EthosUCompileSpec
 
 
 def export(module: nn.Module, *args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
@@ -278,3 +280,27 @@ def test_file_is_written_whole(tmp_path: Path) -> None:
     with pytest.raises(ArmLowerError, match="cannot write"):
         program.save(tmp_path / "missing" / "model.pte")
     assert [p.name for p in tmp_path.iterdir()] == ["model.pte"]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (lambda: EthosUCompileSpec("ethos-u55-128"), "EthosUCompileSpec"),
+        (lambda: "ethos-u55-128", "str"),
+        (lambda: EthosUPartitioner, "the class EthosUPartitioner"),
+        (lambda: [None], "NoneType"),
+        (lambda: {"forward": 3}, "int"),
+    ],
+)
+def test_what_is_no_partitioner(given: Any, named: str) -> None:
+    manager = to_edge(torch.export.export(nn.ReLU(), (torch.ones(2),)))
+    with pytest.raises(ArmLowerError, match=f"no partitioner: {named}") as caught:
+        manager.to_backend(given())
+    assert "EthosUPartitioner(EthosUCompileSpec(" in caught.value.hint
+
+
+@pytest.mark.parametrize("spec", ["ethos-u55-128", None, 5, EthosUCompileSpec])
+def test_a_partitioner_wants_a_spec(spec: Any) -> None:
+    with pytest.raises(ArmLowerError, match="not an EthosUCompileSpec") as caught:
+        EthosUPartitioner(spec)
+    assert "EthosUCompileSpec('ethos-u55-128')" in caught.value.hint
