@@ -312,11 +312,15 @@ def _inspect(options: argparse.Namespace) -> int:
     from fvp.ethosu.record import recorded_sources
 
     folder = options.file.with_suffix(".record")
+    found = False
     for method in read(data).methods:
         for i, delegate in enumerate(d for d in method.delegates if d.id == BACKEND_ID):
+            found = True
             layers = recorded_sources(folder, delegate.data)
             note = "" if layers is not None else f"; no record of it in {folder}, so layers and modules are not known"
             print(f"method {method.name}, delegate {i}{note}\n{describe(delegate.data, layers=layers)}")
+    if not found:
+        print(f"{options.file} has no Ethos-U delegate")
     return 0
 
 

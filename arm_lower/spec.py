@@ -10,8 +10,9 @@ import configparser
 import difflib
 import importlib.util
 import logging
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -85,6 +86,37 @@ class MemoryMode:
         return self.arena != self.cache
 
 
+def _positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
+
+
+Rule = tuple[str, Callable[[str], bool]]
+"""What an option of a .ini file may be, in words and as a check."""
+
+_MEMORIES = ("Sram", "Dram", "OnChipFlash", "OffChipFlash")
+_POSITIVE: Rule = ("a number above 0", _positive)
+_COUNT: Rule = ("a whole number", lambda text: text.isascii() and text.isdigit())
+_MEMORY: Rule = ("one of " + ", ".join(_MEMORIES), _MEMORIES.__contains__)
+_SYSTEM_RULES: Mapping[str, Rule] = {
+    "core_clock": _POSITIVE,
+    "axi0_port": _MEMORY,
+    "axi1_port": _MEMORY,
+    **{f"{m.lower()}_clock_scale": _POSITIVE for m in _MEMORIES},
+    **{
+        f"{m.lower()}_{what}": _COUNT
+        for m in _MEMORIES
+        for what in ("burst_length", "read_latency", "write_latency", "ports_used", "max_reads", "max_writes")
+    },
+}
+_ANY: Rule = ("", lambda text: True)  # `VelaIni.memory_mode` looks at them
+_MEMORY_RULES: Mapping[str, Rule] = dict.fromkeys(
+    ("const_mem_area", "arena_mem_area", "cache_mem_area", "arena_cache_size"), _ANY
+)
+
+
 @dataclass(frozen=True)
 class VelaIni:
     """The parts of a Vela configuration file that the compiler needs.
@@ -102,6 +134,23 @@ class VelaIni:
     def names(self, kind: str) -> list[str]:
         """Names of the ``System_Config`` or ``Memory_Mode`` sections, in file order."""
         return [s.split(".", 1)[1] for s in self.sections if s.startswith(kind + ".")]
+
+    def check(self, system: str, mode: str) -> None:
+        """Raises for options that Vela would pass over, and for values that it would take for something else.
+
+        Raises:
+            ArmLowerError: Names the section, the option, and what is allowed.
+        """
+        for section, rules in ((f"System_Config.{system}", _SYSTEM_RULES), (f"Memory_Mode.{mode}", _MEMORY_RULES)):
+            for name, value in self.sections[section].items():
+                if name not in rules:
+                    raise ArmLowerError(
+                        f"{self.label}: {section}: unknown option {name}{did_you_mean(name, rules)}",
+                        "the options are " + ", ".join(rules),
+                    )
+                allowed, fits = rules[name]
+                if not fits(value):
+                    raise ArmLowerError(f"{self.label}: {section}: {name}={value} is not {allowed}")
 
     def memory_mode(self, system: str, mode: str) -> MemoryMode:
         """The memory mode ``mode`` on the ports of system configuration ``system``."""
@@ -372,6 +421,7 @@ class EthosUCompileSpec:
         other = [f for f in _DEFAULT_SYSTEM if f"_{f}_" in self.system_config.lower() and f != family]
         if other:
             log.warning("system_config %s is for another NPU than target %s", self.system_config, name)
+        ini.check(self.system_config, self.memory_mode)
         self.options, self.memory  # noqa: B018  a wrong flag or memory area must be an error here, not later
 
     @property

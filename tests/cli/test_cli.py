@@ -39,6 +39,18 @@ def wrong_dtype():
 def wrong_for_the_model():
     return [(torch.zeros(1, 3, 9, 8),)]
 
+def without_batch():
+    return [(torch.zeros(3, 8, 8),)]
+
+program = torch.export.export(net(), samples()[0])
+
+def keywords():
+    class Keywords(nn.Module):
+        def forward(self, x, *, y):
+            return x + y
+    x, = samples()[0]
+    return torch.export.export(Keywords().eval(), (x,), {"y": x})
+
 def with_nan():
     return samples() + [(torch.full((1, 3, 8, 8), float("nan")),)]
 """
@@ -189,6 +201,89 @@ def test_run_without_record_or_with_wrong_inputs(
     fails(capsys, "run", tmp_path / "none.pte", "--platform", "ref", "--inputs", tmp_path / "in.npz", *rest)
     fails(capsys, "inspect", tmp_path / "none.pte")
     fails(capsys, "report", tmp_path / "none.pte")
+
+
+def test_an_exported_program_by_its_name(folder: Path, compiled: Path) -> None:
+    out = folder / "named.pte"
+    assert main(["compile", f"{folder}/net.py:program", "--calibration", f"{folder}/net.py:samples",
+                 "--target", "ethos-u55-128", "-o", str(out), "--no-record"]) == 0  # fmt: skip
+    assert out.read_bytes() == compiled.read_bytes()
+
+
+@pytest.mark.parametrize("model", ["net", "program", "pt2", "bare"])
+@pytest.mark.parametrize("samples", ["wrong_for_the_model", "without_batch", "wrong_dtype", "pairs", "strings", "half"])
+def test_calibration_that_does_not_fit(
+    folder: Path, capfd: pytest.CaptureFixture[str], model: str, samples: str
+) -> None:
+    """Of a module, a program in a .py file and in a .pt2 file with and without its example inputs."""
+    from arm_lower.load import load_model
+
+    program = load_model(f"{folder}/net.py:program")[0]
+    assert isinstance(program, torch.export.ExportedProgram)
+    program._example_inputs = None if model == "bare" else program.example_inputs
+    torch.export.save(program, folder / "model.pt2")
+    x = np.zeros((2, 1, 3, 8, 8), np.float32)
+    np.savez(folder / "pairs.npz", x, x)
+    np.savez(folder / "strings.npz", x.astype(str))
+    np.savez(folder / "half.npz", x.astype(np.float16))
+    source = f"{folder}/model.pt2" if model in ("pt2", "bare") else f"{folder}/net.py:{model}"
+    calibration = f"{folder}/net.py:{samples}" if "_" in samples else f"{folder}/{samples}.npz"
+    capfd.readouterr()
+    error = fails(capfd, "compile", source, "--calibration", calibration, "--target", "ethos-u55-128",
+                  "-o", folder / "never.pte")  # fmt: skip
+    assert "calibration sample" in error or "array 0" in error
+    assert "documentation" not in error and not (folder / "never.pte").exists()
+
+
+def test_keyword_inputs_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--calibration", f"{folder}/net.py:samples", "--target", "ethos-u55-128", "-o", folder / "never.pte")
+    assert "keyword inputs (y)" in fails(capsys, "compile", f"{folder}/net.py:keywords", *arguments)
+
+
+def test_big_endian_arrays(folder: Path, compiled: Path) -> None:
+    x = np.linspace(-1, 1, 192).reshape(1, 1, 3, 8, 8)
+    for name, order in (("little", "<f4"), ("big", ">f4")):
+        np.savez(folder / f"{name}.npz", np.concatenate([x, x / 2]).astype(order))
+        np.savez(folder / f"{name}_in.npz", x[0].astype(order))
+        assert main(["compile", f"{folder}/net.py:net", "--calibration", f"{folder}/{name}.npz", "--no-record",
+                     "--target", "ethos-u55-128", "-o", f"{folder}/{name}.pte"]) == 0  # fmt: skip
+        assert main(["run", str(compiled), "--platform", "npu", "--inputs", f"{folder}/{name}_in.npz",
+                     "--out", f"{folder}/{name}_out.npz"]) == 0  # fmt: skip
+    for kind in ("{}.pte", "{}_out.npz"):
+        assert (folder / kind.format("big")).read_bytes() == (folder / kind.format("little")).read_bytes()
+
+
+@pytest.mark.parametrize("command", ["compile", "run"])
+def test_outputs_that_are_no_files(
+    folder: Path, compiled: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    os.mkfifo(folder / f"{command}.pipe")
+    np.savez(folder / "zero.npz", np.zeros((1, 3, 8, 8), np.float32))
+    commands = {
+        "compile": (f"{folder}/net.py:pair", "--target", "ethos-u55-128", "-o"),
+        "run": (compiled, "--platform", "npu", "--inputs", folder / "zero.npz", "--out"),
+    }
+    assert "it is a pipe" in fails(capsys, command, *commands[command], folder / f"{command}.pipe")
+
+
+def test_inspect_npu_without_delegates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "cpu_only.pte"
+    assert main(["compile", f"{folder}/net.py:pair", "--target", "ethos-u55-128", "-o", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["inspect", "--npu", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out} has no Ethos-U delegate\n"
+
+
+def test_torch_logs_nothing(folder: Path) -> None:
+    """In a process of its own: torch binds its log to standard error when it is imported."""
+    for samples in ("without_batch", "wrong_for_the_model"):
+        command = [sys.executable, "-m", "arm_lower", "compile", "net.py:net", "--calibration", f"net.py:{samples}",
+                   "--target", "ethos-u55-128", "-o", "never.pte"]  # fmt: skip
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        first, second, *rest = done.stderr.splitlines()
+        assert done.returncode == 2 and done.stdout == "" and rest == []
+        assert first.startswith("arm-lower: error: ") and "calibration sample 0" in first
+        assert second.startswith("  hint: ") and "batch dimension" in second
 
 
 def test_usage_errors_have_the_same_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,6 +150,45 @@ def test_bad_ini(tmp_path: Path, text: str, message: str) -> None:
     assert message in caught.value.message
 
 
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("core_clock=400e6", f"core_clock={value}", f"System_Config.My_Board: core_clock={value} is not a number above 0")
+    for value in ("400 MHz", "fast", "0", "-1", "nan", "inf", "4OOe6", "")
+] + [
+    ("Sram_clock_scale=1.0", "Sram_clock_scale=1,0", "sram_clock_scale=1,0 is not a number above 0"),
+    ("Sram_clock_scale=1.0", "Sram_burst_length=32.5", "sram_burst_length=32.5 is not a whole number"),
+    ("Sram_clock_scale=1.0", "Sram_read_latency=-3", "sram_read_latency=-3 is not a whole number"),
+    ("Sram_clock_scale=1.0", "Sram_max_reads=x", "sram_max_reads=x is not a whole number"),
+    ("axi0_port=Sram", "axi0_port=Srm", "axi0_port=Srm is not one of Sram, Dram, OnChipFlash, OffChipFlash"),
+    ("core_clock=", "core_clok=", "unknown option core_clok; did you mean 'core_clock'?"),
+    ("OffChipFlash_clock_scale", "OfChipFlash_clock_scale",
+     "unknown option ofchipflash_clock_scale; did you mean 'offchipflash_clock_scale'?"),
+    ("arena_cache_size", "arena_cach_size",
+     "Memory_Mode.My_Small: unknown option arena_cach_size; did you mean 'arena_cache_size'?"),
+])
+def test_options_that_vela_would_pass_over(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in OWN_INI
+    with pytest.raises(ArmLowerError) as caught:
+        EthosUCompileSpec("ethos-u55-64", "My_Board", "My_Small", own(tmp_path, OWN_INI.replace(old, new)))
+    assert caught.value.message.startswith("board.ini: ") and message in caught.value.message
+
+
+def test_what_vela_ships_passes() -> None:
+    ini = read_ini()
+    for system in ini.names("System_Config"):
+        for mode in ini.names("Memory_Mode"):
+            ini.check(system, mode)
+
+
+@pytest.mark.parametrize("name", ["target", "system_config", "memory_mode", "effort"])
+@pytest.mark.parametrize("value", [3, ["Sram_Only"], {}, None])
+def test_names_are_text(name: str, value: Any) -> None:
+    if value is None and name in ("system_config", "memory_mode") or value == {} and name != "effort":
+        return  # None and what is empty mean the default; a target is made text
+    with pytest.raises(ArmLowerError) as caught:
+        EthosUCompileSpec(**{"target": "ethos-u55-128", name: value})
+    assert "valid names: " in caught.value.hint
+
+
 def test_flags() -> None:
     options = parse_flags(["--optimise=Size", "--arena-cache-size", "5000", "--disable-cascading", "--disable-fwd",
                            "--verbose-all", "--enable-debug-db"])
