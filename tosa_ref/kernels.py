@@ -138,6 +138,15 @@ def _copy(source: torch.Tensor, *rest: Any) -> Results:
     return {}
 
 
+def _as_strided(
+    source: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int | None, out: torch.Tensor,
+    *rest: Any,
+) -> Results:
+    """A view of the tensor's memory; the runtime counts the offset from the tensor, torch from its storage."""
+    _fill(out, source.as_strided(tuple(sizes), tuple(strides), source.storage_offset() + (offset or 0)))
+    return {}
+
+
 def _empty(sizes: Sequence[int], dim_order: Sequence[int] | None, out: torch.Tensor, *rest: Any) -> Results:
     """A tensor of any content."""
     if out.numel() == 0:
@@ -199,6 +208,7 @@ _SYMBOLIC: Mapping[str, Callable[..., Scalar]] = {
 }
 
 _SPECIAL: Mapping[str, Callable[..., Results]] = {
+    "aten::as_strided_copy.out": _as_strided,
     "aten::sym_size.int": _size,
     "aten::sym_numel": _numel,
     "aten::_local_scalar_dense": _item,

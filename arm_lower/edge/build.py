@@ -4,10 +4,10 @@ Nothing is traced again. The graph is copied once, then rewritten in place:
 
 1. parameters, buffers and tensor attributes become placeholders, listed in ``EdgeProgram.constants``;
 2. graphs that ``torch.no_grad()`` blocks leave behind are inlined, export's guard calls go;
-3. in-place operators become functional ones (`functionalize`); only for views of a kind that it does not know is
-   torch's own functionalization called;
+3. in-place operators become functional ones (`functionalize`); only for views of a kind that it does not know, and
+   for ``torch.autocast`` and ``torch.vmap``, does torch trace the program again;
 4. operators that do nothing at inference (dropout, detach, contiguous, casts to the same dtype) go, ``view``
-   becomes ``reshape``;
+   becomes ``reshape``, ``as_strided`` a view of the flat tensor, and an assignment under a mask a ``where``;
 5. nodes without ``meta["val"]`` (what PT2E inserts) get one, and every value is made contiguous, except
    user inputs that are channels-last: a node's layout in the ``.pte`` is what the strides of its value say.
 """
@@ -27,10 +27,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from arm_lower.edge import functionalize
+from arm_lower.edge import functionalize, normalize
 from arm_lower.edge.meta import (
     DEQUANTIZE_TARGETS,
     QUANTIZE_TARGETS,
+    argument,
     describe,
     fake,
     fake_result,
@@ -61,7 +62,9 @@ _COPIES = frozenset({"alias", "alias_copy", "detach", "detach_copy", "contiguous
                      "conj"})  # fmt: skip
 # A view needs strides that fit, which the copies that are dropped may have made; a reshape never does.
 _VIEWS = frozenset({_aten.view.default, _aten._unsafe_view.default})
-_WRAPPERS = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast"})
+_AUTOCAST = "wrap_with_autocast"
+_WRAPPERS = frozenset({"wrap_with_set_grad_enabled", _AUTOCAST})
+_VMAP = "torch._functorch.predispatch"  # the module of its steps, which are no operators
 
 
 def from_exported(exported: ExportedProgram, name: str = "forward") -> EdgeProgram:
@@ -75,14 +78,19 @@ def from_exported(exported: ExportedProgram, name: str = "forward") -> EdgeProgr
         ArmLowerError: Dynamic shapes, a model in training mode, custom objects or other inputs and
             operators that a static program cannot have.
     """
-    program = _from_exported(exported, name)
-    if program is None:
-        _log.info("%s: a value that shares storage is changed in place; using torch's functionalization", name)
-        program = _from_exported(exported.run_decompositions({}), name)
-    if program is None:
-        raise ArmLowerError(f"method {name}: torch's functionalization left in-place operators in the graph",
-                            "write the in-place change of a view as an out-of-place one")  # fmt: skip
-    return program
+    try:
+        return _from_exported(exported, name)
+    except _TraceAgain as reason:
+        _log.info("%s: %s; torch traces the program again", name, reason)
+    try:
+        return _from_exported(exported.run_decompositions({}), name)
+    except _TraceAgain as reason:
+        raise ArmLowerError(f"method {name}: {reason}, also after exported.run_decompositions({{}})",
+                            "write the in-place change of a view as an out-of-place one") from reason  # fmt: skip
+
+
+class _TraceAgain(Exception):
+    """The graph leaves something to the call that torch writes out when it traces the program again."""
 
 
 def from_module(
@@ -104,19 +112,19 @@ def from_module(
     """
     flat = pytree.tree_leaves((tuple(example_inputs), dict(example_kwargs or {})))
     importer = _Importer(name)
-    importer.copy_module(module)
-    importer.check_examples(flat)
     codegen = module.graph._codegen
     info = getattr(codegen, "pytree_info", None)
-    program = importer.finish((), info.in_spec if info else None, info.out_spec if info else None)
-    if program is not None:
-        return program
-    _log.info("%s: a value that shares storage is changed in place; exporting the module again", name)
+    try:
+        importer.copy_module(module)
+        importer.check_examples(flat)
+        return importer.finish((), info.in_spec if info else None, info.out_spec if info else None)
+    except _TraceAgain as reason:
+        _log.info("%s: %s; exporting the module again", name, reason)
     exported = torch.export.export(module, tuple(example_inputs), dict(example_kwargs or {}))
     return from_exported(exported, name)
 
 
-def _from_exported(exported: ExportedProgram, name: str) -> EdgeProgram | None:
+def _from_exported(exported: ExportedProgram, name: str) -> EdgeProgram:
     signature = exported.graph_signature
     importer = _Importer(name)
     values: dict[str, torch.Tensor] = {}
@@ -147,6 +155,14 @@ def _constant(exported: ExportedProgram, target: str) -> torch.Tensor:
         value = exported.constants[target]
     if not isinstance(value, torch.Tensor):
         raise ArmLowerError(f"constant {target} is a {type(value).__name__}, not a tensor")
+    return _dense(value, f"constant {target}")
+
+
+def _dense(value: torch.Tensor, what: str) -> torch.Tensor:
+    if value.layout is not torch.strided:
+        layout = str(value.layout).removeprefix("torch.")
+        raise ArmLowerError(f"{what} has the layout {layout}; a .pte stores dense tensors only",
+                            "call to_dense() on it before export, and use operators of dense tensors")  # fmt: skip
     return value.detach()
 
 
@@ -221,11 +237,11 @@ class _Importer:
         known = self._lifted.get(id(value))
         if known is not None:
             return known
-        with self.graph.inserting_before(next(iter(self.graph.nodes))):
+        with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
             name = str(node.target).replace(".", "_")
             new = self.graph.placeholder(name if name.isidentifier() else f"_{name}")
         new.meta = dict(node.meta)
-        self.constants[new] = value.detach()
+        self.constants[new] = _dense(value, describe(node))
         self._lifted[id(value)] = new
         return new
 
@@ -238,7 +254,9 @@ class _Importer:
         _check_static(node)
         args = fx.map_arg(node.args, lambda n: env[n])
         if target_name(node) in _WRAPPERS:
-            return self._inline(args)
+            return self._inline(node, args)
+        if getattr(node.target, "__module__", "") == _VMAP:
+            raise _TraceAgain(f"{describe(node)} is a step of torch.vmap")
         if node.target is operator.getitem and isinstance(args[0], (list, tuple)):
             return args[0][int(str(args[1]))]
         if node.target is not operator.getitem and not isinstance(node.target, (OpOverload, HigherOrderOperator)):
@@ -248,7 +266,9 @@ class _Importer:
         new.meta = dict(node.meta)
         return new
 
-    def _inline(self, args: tuple[Any, ...]) -> Sequence[Any]:
+    def _inline(self, node: fx.Node, args: tuple[Any, ...]) -> Sequence[Any]:
+        if target_name(node) == _AUTOCAST and args[2]:  # device, dtype, enabled, ...
+            raise _TraceAgain(f"{describe(node)} casts its operands")
         at = next(i for i, arg in enumerate(args) if isinstance(arg, fx.GraphModule))
         inner: fx.GraphModule = args[at]
         holders = [n for n in inner.graph.nodes if n.op == "placeholder"]
@@ -299,13 +319,16 @@ class _Importer:
             self._fakes[key] = fake(self.mode, shape, dtype, channels_last)
         return self._fakes[key]
 
-    def finish(self, mutated: Sequence[str | None], in_spec: Any, out_spec: Any) -> EdgeProgram | None:
-        """The program, or None if in-place operators need torch's functionalization.
+    def finish(self, mutated: Sequence[str | None], in_spec: Any, out_spec: Any) -> EdgeProgram:
+        """The program.
 
         Args:
             mutated: For each leading output the placeholder it updates; None drops the output.
             in_spec: Pytree of the inputs, kept for the user.
             out_spec: Pytree of the outputs.
+
+        Raises:
+            _TraceAgain: In-place operators need torch's functionalization.
         """
         order = [*self.inputs, *self.constants]
         updates: dict[fx.Node, Any] = {}
@@ -314,14 +337,15 @@ class _Importer:
             try:
                 updates.update(functionalize.functionalize(self.graph))
             except functionalize.NotFunctional as error:
-                _log.info("%s: %s", self.name, error)
-                return None
+                raise _TraceAgain(f"a value that shares storage is changed in place: {error}") from error
         outputs = list(self.graph.output_node().args[0])  # type: ignore[arg-type]
         for holder, value in zip(mutated, outputs, strict=False):
             if holder is not None:
                 updates[next(n for n in order if n.name == holder)] = value
         updates = {n: v for n, v in updates.items() if n in self.constants and n is not v}
         self.graph.output_node().args = ((*updates.values(), *outputs[len(mutated) :]),)
+        normalize.strides(self.graph)
+        normalize.masks(self.graph)
         _drop_no_ops(self.graph)
         self._order_placeholders(order)
         self._fill_values()
@@ -400,9 +424,9 @@ class _Importer:
             if node.target is operator.getitem:
                 return source.meta["val"][node.args[1]]
             if name in QUANTIZE_TARGETS:
-                return self._fake(source.meta["val"].shape, _argument(node, "dtype"))
+                return self._fake(source.meta["val"].shape, argument(node, "dtype"))
             if name in DEQUANTIZE_TARGETS:
-                return self._fake(source.meta["val"].shape, _argument(node, "out_dtype") or torch.float32)
+                return self._fake(source.meta["val"].shape, argument(node, "out_dtype") or torch.float32)
         try:
             return fake_result(self.mode, node.target, node.args, dict(node.kwargs))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - torch raises anything here
@@ -425,13 +449,13 @@ def _drop_no_ops(graph: fx.Graph) -> None:
             graph.erase_node(node)
         elif node.target in _VIEWS:
             node.target = _aten.reshape.default
-        elif name == "batch_norm" and _argument(node, "training") and _argument(node, "running_mean") is not None:
+        elif name == "batch_norm" and argument(node, "training") and argument(node, "running_mean") is not None:
             raise _training(node)
     graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output"))
 
 
 def _drop_dropout(graph: fx.Graph, node: fx.Node, name: str) -> None:
-    if _argument(node, "train") and _argument(node, "p") != 0.0:
+    if argument(node, "train") and argument(node, "p") != 0.0:
         raise _training(node)
     source = node.args[0]
     if name != "native_dropout":
@@ -460,16 +484,6 @@ def _same_dtype(node: fx.Node) -> bool:
         return True
     out, value = node.meta.get("val"), source.meta.get("val")
     return isinstance(out, torch.Tensor) and isinstance(value, torch.Tensor) and out.dtype == value.dtype
-
-
-def _argument(node: fx.Node, name: str) -> Any:
-    """Value of an operator's argument, its default if it was left out, None if there is no such argument."""
-    if name in node.kwargs:
-        return node.kwargs[name]
-    for i, arg in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-        if arg.name == name:
-            return node.args[i] if i < len(node.args) and not arg.kwarg_only else arg.default_value
-    return None
 
 
 def _check_static(node: fx.Node) -> None:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from arm_lower.edge.decompose import expand
 from arm_lower.edge.meta import DEQUANTIZE_TARGETS, describe, fake, is_channels_last, op_name, val
-from arm_lower.edge.program import EdgeProgram, call_delegate
+from arm_lower.edge.program import EdgeProgram, add_constant, call_delegate
 from arm_lower.errors import ArmLowerError
 from arm_lower.kernels import unusable
 
@@ -109,11 +109,7 @@ def _ancestors(node: fx.Node) -> Iterable[fx.Node]:
 
 def _materialize(program: EdgeProgram, node: fx.Node, values: dict[fx.Node, Any]) -> None:
     value = _evaluate(program, node, values)
-    last = [n for n in program.graph.nodes if n.op == "placeholder"][-1]
-    with program.graph.inserting_after(last):
-        new = program.graph.placeholder(f"{node.name}_folded")
-    new.meta = {"val": node.meta["val"]}
-    program.constants[new.name] = value.contiguous()
+    new = add_constant(program, f"{node.name}_folded", value.contiguous(), node.meta["val"])
     node.replace_all_uses_with(new)
     values[new] = value
 
@@ -272,12 +268,10 @@ def _number_to_tensor(program: EdgeProgram, node: fx.Node, index: int) -> None:
     assert isinstance(number, (int, float))
     others = [val(n) for n in node.all_input_nodes]
     dtype = torch.result_type(others[0], number) if others else torch.tensor(number).dtype
-    last = [n for n in program.graph.nodes if n.op == "placeholder"][-1]
-    with program.graph.inserting_after(last):
-        new = program.graph.placeholder(f"{node.name}_scalar")
-    program.constants[new.name] = torch.tensor(number, dtype=dtype)
-    new.meta["val"] = fake(FakeTensorMode(), (), dtype)
-    node.update_arg(index, new)
+    widest = torch.float64 if isinstance(number, float) else torch.int64
+    # In two steps integers wrap around, as in torch's operators; in one they are refused.
+    value = torch.tensor(number, dtype=widest).to(dtype)
+    node.update_arg(index, add_constant(program, f"{node.name}_scalar", value, fake(FakeTensorMode(), (), dtype)))
 
 
 def _own_outputs(program: EdgeProgram) -> None:

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arm_lower.edge.meta import fake, like, op_name, tensors, val
-from arm_lower.edge.program import EdgeProgram
+from arm_lower.edge.program import EdgeProgram, add_constant
 from arm_lower.edge.rules import RULES
 from arm_lower.kernels import usable
 
@@ -299,7 +299,7 @@ def _paste(program: EdgeProgram, node: fx.Node, recorded: _Recorded, operands: l
     inherited = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace", "source_fn_stack")}
     for inner in recorded.graph.nodes:
         if inner in recorded.constants:
-            env[inner] = _add_constant(program, f"{node.name}_const", recorded.constants[inner], inner.meta["val"])
+            env[inner] = add_constant(program, f"{node.name}_const", recorded.constants[inner], inner.meta["val"])
         elif inner.op == "placeholder":
             env[inner] = next(feed)
         else:
@@ -307,15 +307,6 @@ def _paste(program: EdgeProgram, node: fx.Node, recorded: _Recorded, operands: l
                 env[inner] = graph.node_copy(inner, env.__getitem__)
             env[inner].meta = {**inherited, "val": inner.meta["val"]}
     _replace(graph, node, fx.map_arg(recorded.result, env.__getitem__))
-
-
-def _add_constant(program: EdgeProgram, name: str, value: torch.Tensor, meta: Any) -> fx.Node:
-    last = [n for n in program.graph.nodes if n.op == "placeholder"][-1]
-    with program.graph.inserting_after(last):
-        new = program.graph.placeholder(name)
-    new.meta["val"] = meta
-    program.constants[new.name] = value
-    return new
 
 
 def _replace(graph: fx.Graph, node: fx.Node, result: Any) -> None:

@@ -57,6 +57,16 @@ def op_name(target: object) -> str:
     return ""
 
 
+def argument(node: fx.Node, name: str) -> Any:
+    """Value of an operator's argument, its default if it was left out, None if there is no such argument."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    for i, arg in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if arg.name == name:
+            return node.args[i] if i < len(node.args) and not arg.kwarg_only else arg.default_value
+    return None
+
+
 def val(node: fx.Node) -> torch.Tensor:
     """The FakeTensor of a node that makes one tensor."""
     return cast(torch.Tensor, node.meta["val"])

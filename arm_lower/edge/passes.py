@@ -20,7 +20,7 @@ from torch.fx.subgraph_rewriter import replace_pattern_with_filters
 
 from arm_lower.edge import verifier
 from arm_lower.edge.meta import fake, fake_result
-from arm_lower.edge.program import EdgeProgram, call_delegate
+from arm_lower.edge.program import EdgeProgram, call_delegate, last_placeholder
 from arm_lower.errors import ArmLowerError
 
 PassType = Callable[[fx.GraphModule], PassResult | None]
@@ -174,9 +174,7 @@ class ExportPass:
 
     def constant(self, name: str, value: torch.Tensor) -> ProxyValue:
         """A new constant tensor."""
-        last = [n for n in self._graph.nodes if n.op == "placeholder"][-1:]
-        with self._graph.inserting_after(last[0] if last else None):
-            node = self._graph.placeholder(name)
+        node = last_placeholder(self._graph, name)
         node.target = node.name
         node.meta["val"] = fake(self._mode, value.shape, value.dtype)
         self._constants[node.name] = value

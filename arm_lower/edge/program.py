@@ -105,3 +105,18 @@ def call_delegate(key: str, *args: torch.Tensor) -> Sequence[torch.Tensor]:
     The node's value is a tuple, read through ``operator.getitem`` nodes. It is a marker and cannot run.
     """
     raise RuntimeError(f"delegate {key} runs on the NPU, not in torch")
+
+
+def add_constant(program: EdgeProgram, name: str, value: torch.Tensor, fake: torch.Tensor) -> fx.Node:
+    """A new constant behind all placeholders; its node has the value ``fake``."""
+    new = last_placeholder(program.graph, name)
+    new.meta["val"] = fake
+    program.constants[new.name] = value
+    return new
+
+
+def last_placeholder(graph: fx.Graph, name: str) -> fx.Node:
+    """A new placeholder behind all others; the first node if there are none."""
+    last = next((n for n in reversed(graph.nodes) if n.op == "placeholder"), None)
+    with graph.inserting_before(None) if last is None else graph.inserting_after(last):
+        return graph.placeholder(name)

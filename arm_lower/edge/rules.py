@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, TypeVar
 
 import torch
@@ -137,6 +138,11 @@ def sgn(x: Tensor) -> Tensor:
     return torch.sign(x) if not x.is_complex() else NotImplemented
 
 
+@rule(_aten.ceil.default, _aten.floor.default, _aten.trunc.default)
+def whole(x: Tensor) -> Tensor:
+    return NotImplemented if x.is_floating_point() else x
+
+
 @rule(_aten.square.default)
 def square(x: Tensor) -> Tensor:
     return x * x
@@ -188,13 +194,60 @@ def signbit(x: Tensor) -> Tensor:
 @rule(_aten.remainder.Scalar, _aten.remainder.Tensor)
 def remainder(x: Tensor, y: Any) -> Tensor:
     if isinstance(y, (int, float)):
-        y = torch.full([], y, dtype=torch.result_type(x, y))
+        y = _number(y, torch.result_type(x, y))
     return x - torch.floor_divide(x, y) * y
 
 
 @rule(_aten.add.Scalar)
 def add_scalar(x: Tensor, y: Number, alpha: Number = 1) -> Tensor:
-    return torch.add(x, torch.full([], y, dtype=torch.result_type(x, y)), alpha=alpha)
+    return torch.add(x, _number(y, torch.result_type(x, y)), alpha=alpha)
+
+
+@rule(_aten.sub.Scalar)
+def sub_scalar(x: Tensor, y: Number, alpha: Number = 1) -> Tensor:
+    return torch.sub(x, _number(y, torch.result_type(x, y)), alpha=alpha)
+
+
+def _of_one_dtype(target: OpOverload) -> Callable[..., Tensor]:
+    """``target`` of two tensors in the dtype that torch computes in."""
+
+    def convert(x: Tensor, y: Tensor, **kwargs: Any) -> Tensor:
+        dtype = torch.result_type(x, y)
+        if isinstance(y, Tensor) and (x.dtype, y.dtype) != (dtype, dtype):
+            return target(_cast(x, dtype), _cast(y, dtype), **kwargs)
+        # Negative factors of uint8 wrap around.
+        return target(x, y, alpha=kwargs["alpha"] % 256) if kwargs.get("alpha", 1) < 0 else NotImplemented
+
+    return convert
+
+
+for _target in (
+    _aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor_mode, _aten.floor_divide.default,
+    _aten.fmod.Tensor, _aten.maximum.default, _aten.minimum.default, _aten.pow.Tensor_Tensor, _aten.eq.Tensor,
+    _aten.ne.Tensor, _aten.lt.Tensor, _aten.le.Tensor, _aten.gt.Tensor, _aten.ge.Tensor, _aten.bitwise_and.Tensor,
+    _aten.bitwise_or.Tensor, _aten.bitwise_xor.Tensor,
+):  # fmt: skip
+    rule(_target)(_of_one_dtype(_target))
+
+
+@rule(_aten.clamp.default)
+def clamp(x: Tensor, low: Number | None = None, high: Number | None = None) -> Tensor:
+    """Of uint8: negative limits wrap around; a fraction makes a float of the result."""
+    if torch.float32 in (torch.result_type(x, v) for v in (low, high) if v is not None):
+        return _aten.clamp.default(_float(x), low, high)
+    return _aten.clamp.default(x, *(v if v is None else int(v) % 256 for v in (low, high)))
+
+
+@rule(_aten.hardtanh.default)
+def hardtanh(x: Tensor, low: Number = -1, high: Number = 1) -> Tensor:
+    """Of integers, whose limits are rounded to zero."""
+    return _aten.clamp.default(x, int(low), int(high))
+
+
+@rule(_aten.fmod.Scalar)
+def fmod_scalar(x: Tensor, y: Number) -> Tensor:
+    """Of uint8, where a negative divisor wraps around."""
+    return _aten.fmod.Scalar(x, y % 256) if isinstance(y, int) else _aten.fmod.Scalar(_float(x), y)
 
 
 @rule(_aten.__lshift__.Scalar)
@@ -205,6 +258,47 @@ def shift_left(x: Tensor, bits: Number) -> Tensor:
 @rule(_aten.__rshift__.Scalar)
 def shift_right(x: Tensor, bits: Number) -> Tensor:
     return _aten.bitwise_right_shift.Tensor_Scalar(x, bits)
+
+
+@rule(_aten.bitwise_left_shift.Tensor_Scalar)
+def shift_all_left(x: Tensor, bits: Number) -> Tensor:
+    """By the width of the type or more: nothing is left."""
+    y, distance, width = _shifted(x, bits)
+    return _aten.bitwise_left_shift.Tensor_Scalar(y, distance) if distance < width else _nothing(y)
+
+
+@rule(_aten.bitwise_right_shift.Tensor_Scalar)
+def shift_all_right(x: Tensor, bits: Number) -> Tensor:
+    """By the width of the type or more: what is left is the sign."""
+    y, distance, width = _shifted(x, bits)
+    if distance >= width and y.dtype == torch.uint8:
+        return _nothing(y)
+    return _aten.bitwise_right_shift.Tensor_Scalar(y, min(distance, width - 1))
+
+
+def _shifted(x: Tensor, bits: Number) -> tuple[Tensor, int, int]:
+    """What is shifted, how far (a distance wraps around in the type, a negative one is a large one), its width."""
+    dtype = torch.result_type(x, bits)
+    width = torch.iinfo(dtype).bits
+    return _cast(x, dtype), int(bits) % 2**width, width
+
+
+def _nothing(x: Tensor) -> Tensor:
+    return _aten.bitwise_and.Scalar(x, 0)
+
+
+@rule(_aten.pow.Tensor_Scalar)
+def power(x: Tensor, exponent: Number) -> Tensor:
+    """Of integers, by squaring: products wrap around."""
+    if exponent < 0 or isinstance(exponent, float) or x.is_floating_point():
+        return NotImplemented
+    square = _cast(x, torch.result_type(x, exponent))
+    result = None
+    for bit in f"{int(exponent):b}"[::-1]:
+        if bit == "1":
+            result = square if result is None else result * square
+        square = square * square
+    return torch.ones_like(square) if result is None else result
 
 
 @rule(_aten.rrelu.default)
@@ -672,9 +766,24 @@ def _pad_circular(x: Tensor, padding: Sequence[int]) -> Tensor:
 # ---------------------------------------------------------------- shapes, indices
 
 
-@rule(_aten.narrow.default)
+@rule(_aten.narrow.default, _aten.narrow_copy.default)
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    start += x.shape[dim] if start < 0 else 0
     return _aten.slice.Tensor(x, dim, start, start + length)
+
+
+@rule(_aten.roll.default)
+def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """Without dimensions the elements move through the whole tensor."""
+    return NotImplemented if dims else _aten.roll.default(x.reshape(-1), shifts, [0]).reshape(x.shape)
+
+
+@rule(_aten.cat.default)
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    dtype = reduce(torch.promote_types, [t.dtype for t in tensors])
+    if all(t.dtype == dtype for t in tensors):
+        return NotImplemented
+    return _aten.cat.default([_cast(t, dtype) for t in tensors], dim)
 
 
 @rule(_aten.channel_shuffle.default, _aten.native_channel_shuffle.default)
@@ -726,6 +835,8 @@ def sort_stable(x: Tensor, *, stable: bool | None, dim: int = -1, descending: bo
 @rule(_aten.median.dim)
 def median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """The lower of the two middle values, as torch takes it."""
+    if not x.dim():
+        return x, torch.zeros([], dtype=torch.int64)
     middle = (x.shape[dim] - 1) // 2
     values, indices = (t.narrow(dim, middle, 1) for t in sort(x, dim))
     return (values, indices) if keepdim else (values.squeeze(dim), indices.squeeze(dim))
@@ -733,12 +844,17 @@ def median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
 
 @rule(_aten.all.default)
 def all_default(x: Tensor) -> Tensor:
-    return torch.logical_not(torch.any(torch.logical_not(x)))
+    return _truth(torch.logical_not(torch.any(torch.logical_not(x))), x)
 
 
 @rule(_aten.all.dim)
 def all_dim(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
-    return torch.logical_not(_aten.any.dim(torch.logical_not(x), dim, keepdim))
+    return _truth(torch.logical_not(_aten.any.dim(torch.logical_not(x), dim, keepdim)), x)
+
+
+def _truth(result: Tensor, x: Tensor) -> Tensor:
+    """torch's answer about uint8 is uint8."""
+    return _cast(result, torch.uint8) if x.dtype == torch.uint8 else result
 
 
 @rule(_aten.sum.default)
@@ -746,11 +862,31 @@ def sum_default(x: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     return _aten.sum.dim_IntList(x, list(range(x.dim())), False, dtype=dtype)
 
 
+@rule(_aten.sum.dim_IntList, _aten.cumsum.default)
+def sum_of_one(x: Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    """The sum of a tensor of rank 0, in the dtype of a sum."""
+    total = x.dtype if x.is_floating_point() else torch.int64
+    return NotImplemented if x.dim() else _cast(x, dtype or total)
+
+
+@rule(_aten.var_mean.correction)
+def var_mean(x: Tensor, dim: Sequence[int] | None = None, *, correction: Number | None = None, keepdim: bool = False,
+             ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    var = _aten.var.correction(x, dim, correction=correction, keepdim=keepdim)
+    return var, _aten.mean.dim(x, dim, keepdim)
+
+
 @rule(_aten.where.ScalarOther, _aten.where.ScalarSelf, _aten.where.Scalar)
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     dtype = torch.result_type(x, y)
-    a, b = (v if isinstance(v, Tensor) else torch.full([], v, dtype=dtype) for v in (x, y))
+    a, b = (v if isinstance(v, Tensor) else _number(v, dtype) for v in (x, y))
     return torch.where(condition, a, b)
+
+
+@rule(_aten.where.self)
+def where_tensors(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    dtype = torch.result_type(x, y)
+    return torch.where(condition, _cast(x, dtype), _cast(y, dtype)) if x.dtype != y.dtype else NotImplemented
 
 
 @rule(_aten.masked_fill.Tensor)
@@ -915,6 +1051,14 @@ def _cast(x: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 def _float(x: Tensor) -> Tensor:
     return x if x.is_floating_point() else _cast(x, torch.get_default_dtype())
+
+
+def _number(value: Number, dtype: torch.dtype) -> Tensor:
+    """A number as an operand; integers wrap around as in torch's operators."""
+    if not dtype.is_floating_point and dtype != torch.bool:
+        lowest, highest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        value = (int(value) - lowest) % (highest - lowest + 1) + lowest
+    return torch.full([], value, dtype=dtype)
 
 
 def _full(value: Any, rank: int) -> list[int]:
