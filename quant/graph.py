@@ -14,7 +14,9 @@ from arm_lower.edge.functionalize import NotFunctional, functionalize, needed
 from arm_lower.edge.meta import describe
 from arm_lower.errors import QuantizationError
 from arm_lower.export import exporting
+from quant.annotate.registry import RULES
 from quant.bias import TRANSPOSED, bias_scale
+from quant.canonical import write_canonical
 from quant.nodes import WEIGHTED, argument, constant, is_constant
 
 aten = torch.ops.aten
@@ -410,6 +412,7 @@ def normalize(gm: fx.GraphModule, is_qat: bool) -> fx.GraphModule:
             raise QuantizationError(f"an in-place operator cannot be trained: {error}",
                                     "write it out of place in the model") from error  # fmt: skip
         gm = _exported_again(gm)
+    write_canonical(gm, RULES)
     for step in () if is_qat else INFERENCE_PASSES:
         step(gm)
     gm.graph.lint()

@@ -121,6 +121,33 @@ def same(b: Builder, x: Lowered, *_: object) -> Lowered:
     return x
 
 
+@lowers("aten.flip.default")
+def flip(b: Builder, x: Lowered, dims: Sequence[int]) -> Value:
+    value = unflattened(movable(x), b)
+    tensor = value.tensor
+    for dim in dims:
+        tensor = b.op("REVERSE", [tensor], axis=value.perm[dim])
+    return value.with_tensor(tensor, value.q)
+
+
+@lowers("aten.roll.default")
+def roll(b: Builder, x: Lowered, shifts: Sequence[int], dims: Sequence[int]) -> Value:
+    value = unflattened(movable(x), b)
+    if len(dims) != len(shifts):
+        raise Unsupported("roll of the flattened tensor", "give the axes, or flatten it in the model")
+    tensor = value.tensor
+    for shift, dim in zip(shifts, dims):
+        axis = value.perm[dim]
+        sizes = list(tensor.shape)
+        last, sizes[axis] = sizes[axis], shift % sizes[axis]
+        if sizes[axis]:
+            start = [last - sizes[axis] if i == axis else 0 for i in range(len(sizes))]
+            front = b.slice(tensor, start, sizes)
+            sizes[axis] = last - sizes[axis]
+            tensor = b.concat([front, b.slice(tensor, [0] * len(sizes), sizes)], axis)
+    return value.with_tensor(tensor, value.q)
+
+
 @lowers("aten.expand.default", "aten.expand_copy.default")
 def expand(b: Builder, x: Lowered, sizes: Sequence[int], _: bool) -> Value:
     value = movable(x)

@@ -75,6 +75,20 @@ TWO = ((1, 8, 12, 10), (1, 8, 12, 10))
 LINE = ((1, 6, 40),)
 FLAT = ((3, 20),)
 
+# Functions that end a model: nothing but their own rule quantizes the result.
+LAST: dict[str, Callable[..., Any]] = {
+    "log2": lambda x: torch.log2(x.abs() + 1),
+    "log10": lambda x: torch.log10(x.abs() + 1),
+    "exp2": torch.exp2,
+    "atan": torch.atan,
+    "floor": torch.floor,
+    "round": torch.round,
+    "sign": torch.sign,
+    "threshold": lambda x: F.threshold(x, 0.2, 0.0),
+    "softshrink": F.softshrink,
+    "hardshrink": F.hardshrink,
+}
+
 ROWS = [
     Row("conv3x3", conv(8, 12, 3, padding=1)),
     Row("conv_nobias", conv(8, 12, (3, 1), bias=False)),
@@ -234,6 +248,8 @@ ROWS = [
     Row("permute", fn(lambda x: x.permute(0, 2, 3, 1), 8)),
     Row("permute_reshape", fn(lambda x: x.permute(0, 2, 1, 3).reshape(1, 12, 80), 8)),
     Row("transpose", fn(lambda x: x.transpose(1, 3), 8)),
+    Row("flip", fn(lambda x: x.flip((2, -1)), 8)),
+    Row("roll", fn(lambda x: x.roll((1, -3), (2, 3)), 8)),
     Row("squeeze", fn(lambda x: x.unsqueeze(2).squeeze(0), 8)),
     Row("expand", fn(lambda x: x[:, :, :1].expand(1, 8, 4, 10), 8)),
     Row("repeat", fn(lambda x: x.repeat(1, 2, 1, 1), 8)),
@@ -252,6 +268,7 @@ ROWS = [
     Row("local_response_norm", lambda: nn.LocalResponseNorm(5)),
     Row("local_response_norm_strong", lambda: nn.LocalResponseNorm(3, alpha=1.0, beta=0.5, k=2.0), MAP, 2.0),
     Row("linear_bn_relu", lambda: nn.Sequential(nn.Linear(20, 16), nn.BatchNorm1d(16), nn.ReLU()), FLAT),
+    *(Row(f"last_{name}", fn(lambda x, f=f: f(x), 8)) for name, f in LAST.items()),
     Row("swish_by_hand", fn(lambda x: x * torch.sigmoid(x), 8)),
     Row("mish_by_hand", fn(lambda x: x * torch.tanh(F.softplus(x)), 8)),
     Row("hardswish_by_hand", fn(lambda x: x * F.relu6(x + 3) / 6, 8)),
