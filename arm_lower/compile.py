@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from arm_lower.errors import ArmLowerError
 from arm_lower.export import Arguments, export, in_order, program_arguments
 from arm_lower.files import check_writable, resolved, write_file
 from arm_lower.partition import EthosUPartitioner, Reason
-from arm_lower.program import EdgeProgramManager, ExecutorchProgram, to_edge
+from arm_lower.program import EdgeProgramManager, ExecutorchProgram, NotPickled, to_edge
 from arm_lower.report import Report, build_report
 from arm_lower.spec import EthosUCompileSpec
 
@@ -164,7 +164,7 @@ class _Both:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compiled(NotPickled):
     """A compiled model.
 
     Attributes:
@@ -178,6 +178,9 @@ class Compiled:
     report: Report
     boundary: dict[str, list[BoundaryTensor]]
     quantized: fx.GraphModule | None = field(default=None, repr=False)
+    pickle_instead: ClassVar[str] = (
+        "save(path) writes the file and its record; the bytes (.buffer, .record), .report and .boundary can be pickled"
+    )
 
     @property
     def buffer(self) -> bytes:

@@ -7,11 +7,12 @@ Each step returns a new value and leaves the one it was called on as it was. The
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, NoReturn, SupportsIndex
 
 import torch
 from torch import fx
@@ -120,8 +121,36 @@ def to_edge_transform_and_lower(
     return manager if partitioner is None else manager.to_backend(partitioner)
 
 
-class EdgeProgramManager:
+class NotPickled:
+    """A value that can be copied, but not pickled: the pickle of an ``fx.Graph`` is code that is traced again when it
+    is read, without shapes, and delegates cannot be traced. Said where it is written, not where it is read.
+
+    Attributes:
+        pickle_instead: What to hand to another process.
+    """
+
+    pickle_instead: ClassVar[str] = ""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise ArmLowerError(f"a {type(self).__name__} cannot be pickled: its graphs have delegates and shapes, "
+                            "which a pickled graph has not", self.pickle_instead)  # fmt: skip
+
+    def __copy__(self) -> NotPickled:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NotPickled:
+        new = object.__new__(type(self))
+        memo[id(self)] = new
+        new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return new
+
+
+class EdgeProgramManager(NotPickled):
     """The methods of a program in the Edge dialect."""
+
+    pickle_instead: ClassVar[str] = "torch.export.save writes the exported program that it was made of"
 
     def __init__(self, programs: Mapping[str, EdgeProgram]) -> None:
         self._programs = dict(programs)
@@ -199,7 +228,7 @@ class EdgeProgramManager:
 
 
 @dataclass(frozen=True)
-class ExecutorchProgram:
+class ExecutorchProgram(NotPickled):
     """A finished program.
 
     Attributes:
@@ -211,6 +240,7 @@ class ExecutorchProgram:
     program: Program
     methods: Mapping[str, EdgeProgram] = field(repr=False)
     plans: Mapping[str, Plan]
+    pickle_instead: ClassVar[str] = "save(path) writes the file; its bytes (.buffer) can be pickled"
 
     @cached_property
     def buffer(self) -> bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,8 +22,11 @@ from torch import nn
 import arm_lower
 from arm_lower.compile import Compiled
 from arm_lower.errors import ArmLowerError, QuantizationError
+from arm_lower.partition import EthosUPartitioner
+from arm_lower.program import to_edge
 from arm_lower.pte.model import TensorValue
 from arm_lower.pte.read import read
+from arm_lower.spec import EthosUCompileSpec
 from arm_lower.tosa.serialize import from_flatbuffer
 from quant import EthosUQuantizer, get_symmetric_quantization_config
 
@@ -457,6 +462,25 @@ def test_save_follows_links_and_refuses_what_is_no_file(tmp_path: Path) -> None:
     for name, wanted in (("pipe.pte", "it is a pipe"), ("other.pte", "it is there and is no record")):
         assert wanted in refused(lambda name=name: c.save(tmp_path / name))[0]
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_stages_are_copied_but_not_pickled() -> None:
+    """Refused where it is written; what is to be handed on instead can be pickled."""
+    c = compiled()
+    plain = to_edge(torch.export.export(network(), CALIBRATION[0]))
+    lowered = plain.to_backend(EthosUPartitioner(EthosUCompileSpec(TARGET)))
+    for value in (c, c.program, plain, lowered, lowered.to_executorch()):
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            message, hint = refused(lambda v=value, p=protocol: pickle.dumps(v, p))
+            assert message.startswith(f"a {type(value).__name__} cannot be pickled") and "save" in hint
+        for copied in (copy.copy(value), copy.deepcopy(value)):
+            assert type(copied) is type(value) and copied is not value
+    assert copy.deepcopy(c).buffer == copy.copy(c).buffer == c.buffer
+    assert copy.deepcopy(c).verify(CALIBRATION).outputs == c.verify(CALIBRATION).outputs
+    assert copy.deepcopy(lowered).to_executorch().buffer == lowered.to_executorch().buffer
+    for value in (c.buffer, c.record, c.boundary, c.report):
+        again = pickle.loads(pickle.dumps(value))
+        assert again == value
 
 
 def test_save_to_the_name_of_the_record(tmp_path: Path) -> None:
