@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from arm_lower.edge.program import CpuOp, Delegate, EdgeProgram
@@ -14,6 +14,7 @@ from arm_lower.report.model import Arena, Border, DelegateReport, Layer, Report
 if TYPE_CHECKING:
     from arm_lower.program import ExecutorchProgram
     from arm_lower.spec import EthosUCompileSpec
+    from arm_lower.vela import Layer as VelaLayer
 
 
 def build_report(
@@ -91,9 +92,9 @@ def _delegate(name: str, delegate: Delegate, verified: str) -> DelegateReport:
 
 
 def _layers(name: str, delegate: Delegate, moves: Mapping[str, Move]) -> Iterable[Layer]:
-    for layer in delegate.vela.layers:
+    for layer, makes in _with_results(delegate.vela.layers):
         path, _, op = layer.location.rpartition(":")
-        move = moves.get(layer.name)
+        move = moves.get(makes)
         yield Layer(
             delegate=name,
             name=layer.name,
@@ -105,6 +106,18 @@ def _layers(name: str, delegate: Delegate, moves: Mapping[str, Move]) -> Iterabl
             macs=layer.macs,
             layout=move.border if move and move.is_made_by(layer.op) else "",
         )
+
+
+def _with_results(layers: Sequence[VelaLayer]) -> list[tuple[VelaLayer, str]]:
+    """Each of Vela's layers with the tensor it is for: of the steps of a split operator only the last bears its name,
+    the others are called ``#`` and a number."""
+    found: list[tuple[VelaLayer, str]] = []
+    for layer in reversed(layers):
+        name = layer.name
+        if name.startswith("#") and found and (found[-1][0].op, found[-1][0].location) == (layer.op, layer.location):
+            name = found[-1][1]
+        found.append((layer, name))
+    return found[::-1]
 
 
 def _borders(name: str, delegate: Delegate, layers: Iterable[Layer]) -> Iterable[Border]:

@@ -14,6 +14,7 @@ from arm_lower.errors import ArmLowerError
 from arm_lower.memory import Plan
 from arm_lower.pte.model import KernelCall, Method, Operator, Program
 from arm_lower.report import Report, build_report
+from arm_lower.report.build import _layers
 from arm_lower.report.layout import Move, layout_moves
 from arm_lower.spec import EthosUCompileSpec
 from arm_lower.tosa.ir import DType, Graph, Op, Tensor
@@ -127,6 +128,23 @@ def test_a_convolution_that_copies_is_a_layout_operator(weight: np.ndarray, bias
 def test_a_row_of_an_operator_that_vela_joined_with_a_move_is_no_layout_cost() -> None:
     move = layout_moves(bordered_graph())["out"]
     assert move.is_made_by("Transpose") and not move.is_made_by("Conv2D")
+
+
+def test_steps_of_a_split_transpose_are_layout_costs_too() -> None:
+    """Vela names only the last step; a step of another operator is not one of them."""
+    graph = bordered_graph()
+    where = ("net.conv:aten.conv2d.default", 10, 20, 0)
+    layers = [
+        VelaLayer("#7", "Conv2D", *where),
+        VelaLayer("#8", "Transpose", *where),
+        VelaLayer("#9", "Transpose", *where),
+        VelaLayer("xt", "Transpose", *where),
+        VelaLayer("#10", "Transpose", *where),
+        VelaLayer("y", "Conv2D", *where),
+    ]
+    delegate = Delegate("EthosUBackend", b"", [], graph, b"", vela_result(graph, layers))
+    found = _layers("d", delegate, layout_moves(graph))
+    assert [layer.layout for layer in found] == ["", *["input x"] * 3, "", ""]
 
 
 def test_figures() -> None:
