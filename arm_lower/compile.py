@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from arm_lower.edge.boundary import BoundaryTensor, describe_boundary, use_channels_last_outputs, use_int8
 from arm_lower.edge.program import Delegate, EdgeProgram
 from arm_lower.errors import ArmLowerError
-from arm_lower.export import Arguments, export, in_order, program_arguments
+from arm_lower.export import Arguments, export, exporting, in_order, program_arguments
 from arm_lower.files import check_writable, resolved, write_file
 from arm_lower.partition import EthosUPartitioner, Reason
 from arm_lower.program import EdgeProgramManager, ExecutorchProgram, NotPickled, to_edge
@@ -252,7 +252,7 @@ class Compiled(NotPickled):
             results = [tuple(host.run(self._given(s))) for s in samples]
         checks = []
         if self.quantized is not None:
-            with torch.no_grad(), state_kept(self.quantized):
+            with torch.no_grad(), state_kept(self.quantized), exporting():
                 wanted = [_leaves(self.quantized(*args, **kwargs)) for args, kwargs in map(self._taken, samples)]
             # what is no tensor (None, a number) is an output of the file too, but not of the boundary
             places = [i for i, value in enumerate(wanted[0]) if isinstance(value, torch.Tensor)]

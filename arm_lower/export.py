@@ -22,7 +22,8 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of a call."""
 
 _LOCK = threading.RLock()
-"""torch.export replaces functions of torch while it traces: two threads that export see each other's."""
+"""torch.export replaces functions and methods of torch while it traces, for all threads: neither a second export nor
+a call of a module may happen meanwhile."""
 
 _DOCUMENTATION = "see the torch.export documentation for what a model may do"
 
@@ -43,7 +44,8 @@ def export(model: nn.Module, arguments: Sequence[Any], origin: str = "the exampl
             return torch.export.export(model, tuple(arguments))
     except Exception as error:
         # torch has no error of its own for this; the model itself knows best what is wrong with its arguments
-        own = _own_error(model, arguments)
+        with exporting():
+            own = _own_error(model, arguments)
         name = type(model).__name__
         if own is not None:
             raise ArmLowerError(
@@ -64,8 +66,11 @@ def export(model: nn.Module, arguments: Sequence[Any], origin: str = "the exampl
 
 @contextmanager
 def exporting() -> Iterator[None]:
-    """No other thread exports meanwhile, and torch's log keeps silent: it writes pages of traceback about what it
-    then raises, and we say. A log that was asked for (TORCH_LOGS) is written."""
+    """For an export, a trace, or a call of a module: no other thread does any of them meanwhile.
+
+    torch's log keeps silent: it writes pages of traceback about what torch then raises, and we say. A log that was
+    asked for (TORCH_LOGS) is written.
+    """
     log = logging.getLogger("torch")
     with _LOCK:
         level = log.level

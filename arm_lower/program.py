@@ -26,6 +26,7 @@ from arm_lower.edge.passes import PassManager, PassType
 from arm_lower.edge.program import EdgeProgram, Partitioner
 from arm_lower.edge.verifier import verify
 from arm_lower.errors import ArmLowerError
+from arm_lower.export import exporting
 from arm_lower.files import write_file
 from arm_lower.kernels.emit import emit
 from arm_lower.kernels.registry import library_of
@@ -60,7 +61,8 @@ def to_edge(
     if not named:
         raise ArmLowerError("to_edge was given no program")
     examples = example_inputs if isinstance(example_inputs, Mapping) else dict.fromkeys(named, example_inputs)
-    built = {name: _build(name, source, examples.get(name), example_kwargs) for name, source in named.items()}
+    with exporting():  # what cannot be made functional is exported again
+        built = {name: _build(name, source, examples.get(name), example_kwargs) for name, source in named.items()}
     for program in built.values():
         verify(program)
     return EdgeProgramManager(built)
@@ -219,7 +221,8 @@ class EdgeProgramManager(NotPickled):
         plans: dict[str, Plan] = {}
         for name, program in self._programs.items():
             lowered[name] = copy_program(program)
-            cpu.prepare(lowered[name])
+            with exporting():  # decompositions are traced
+                cpu.prepare(lowered[name])
             plans[name] = emit(lowered[name], builder, plan_inputs=alloc_graph_input, plan_outputs=alloc_graph_output)
         return ExecutorchProgram(builder.build(), lowered, plans)
 

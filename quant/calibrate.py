@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import FixedQParamsObserver, ObserverBase
 
 from arm_lower.errors import QuantizationError
-from arm_lower.export import describe, export, first_line, program_arguments
+from arm_lower.export import describe, export, exporting, first_line, program_arguments
 from quant.graph import state_kept
 from quant.nodes import is_constant
 from quant.pt2e import convert_pt2e, prepare_pt2e
@@ -76,10 +76,11 @@ def quantize(
         samples = _chain(first, samples)
     else:
         check_is_tuple("example_inputs", example_inputs)
-    exported = model if isinstance(model, ExportedProgram) else export(model, example_inputs, origin)
-    prepared = prepare_pt2e(exported, quantizer or EthosUQuantizer())
-    calibrate(prepared, samples, example_inputs, progress=progress, total=total)
-    return convert_pt2e(prepared)
+    with exporting():
+        exported = model if isinstance(model, ExportedProgram) else export(model, example_inputs, origin)
+        prepared = prepare_pt2e(exported, quantizer or EthosUQuantizer())
+        calibrate(prepared, samples, example_inputs, progress=progress, total=total)
+        return convert_pt2e(prepared)
 
 
 def calibrate(

@@ -102,13 +102,24 @@ def test_the_log_of_torch_is_as_before() -> None:
         log.setLevel(level)
 
 
+def decomposed() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.Flatten(), nn.Linear(144, 4)).eval()
+
+
 def test_modules_are_compiled_in_threads() -> None:
-    """Each thread exports, quantizes and compiles a model of its own."""
-    alone = [arm_lower.compile(network(), SAMPLES, t, effort="fast").buffer for t in TARGETS]
+    """Exports, calibrations, conversions and decompositions of several threads, of which torch knows nothing."""
+
+    def build(model: nn.Module, calibrated: bool, target: str) -> bytes:
+        calibration, examples = (SAMPLES, None) if calibrated else (None, SAMPLES[0])
+        return arm_lower.compile(model, calibration, target, example_inputs=examples, effort="fast").buffer
+
+    kinds = [(make, calibrated, t) for make in (network, decomposed) for calibrated in (True, False) for t in TARGETS]
+    alone = [build(make(), calibrated, target) for make, calibrated, target in kinds]
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(arm_lower.compile, network(), SAMPLES, TARGETS[i % 2], effort="fast") for i in range(8)]
+        jobs = [pool.submit(build, make(), calibrated, target) for make, calibrated, target in kinds * 3]
         modules = [pool.submit(quantize, network(), SAMPLES[0], SAMPLES) for _ in range(4)]
-        assert [job.result().buffer for job in jobs] == alone * 4
+        assert [job.result() for job in jobs] == alone * 3
         found = [m.result()(*SAMPLES[0]) for m in modules]
     assert all(torch.equal(y, found[0]) for y in found)
 
