@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
-MOST = 8
-"""Operators that one may become: more (a recurrent layer) is no other name for anything."""
+MOST = 4
+"""Operators that one may become: more (a norm, a recurrent layer) would be quantized step by step, not as itself."""
 
 
 def write_canonical(gm: fx.GraphModule, known: Collection[Any]) -> None:

@@ -102,8 +102,8 @@ def test_others_stay(fn: Callable[[Tensor], Any]) -> None:
     assert calls(gm) == before
 
 
-@pytest.mark.parametrize("layer", [nn.LSTM(8, 8), nn.GRU(8, 8), nn.RNN(8, 8)])
-def test_recurrent_layers_stay(layer: nn.Module) -> None:
+@pytest.mark.parametrize("layer", [nn.LSTM(8, 8), nn.GRU(8, 8), nn.RNN(8, 8), nn.RMSNorm(8), nn.LayerNorm(8)])
+def test_recurrent_layers_and_norms_stay(layer: nn.Module) -> None:
     gm = exported(layer, torch.randn(5, 1, 8))
     before = calls(gm)
     write_canonical(gm, RULES)
