@@ -10,7 +10,7 @@ import torch
 from arm_lower.errors import Unsupported
 from arm_lower.ops.conv import bias_const
 from arm_lower.ops.registry import lowers
-from arm_lower.ops.value import Floats, Lowered, Value, channels_last, contiguous, nhwc, permute, quant, quantized
+from arm_lower.ops.value import Floats, Lowered, Value, channels_last, contiguous, nhwc, permute, quant, quantized, view
 from arm_lower.tosa.builder import Builder
 from arm_lower.tosa.ir import DType, Tensor
 
@@ -84,6 +84,44 @@ def bilinear(
             t, s, align_corners, *_axis_scale(axis, scale_h, scale_w)
         ),
     )
+
+
+@lowers("aten.upsample_nearest1d.vec")
+def nearest_line_vec(b: Builder, x: Lowered, size: Sequence[int] | None, factors: Sequence[float] | None) -> Value:
+    return nearest_line(b, x, *_length(x, size, factors))
+
+
+@lowers("aten.upsample_nearest1d.default")
+def nearest_line(b: Builder, x: Lowered, size: Sequence[int], scale: float | None) -> Value:
+    y = nearest(b, _line_as_map(x), (1, *size), None, scale)
+    return view(y, (*y.shape[:2], y.shape[3]))
+
+
+@lowers("aten.upsample_linear1d.vec")
+def linear_line_vec(
+    b: Builder, x: Lowered, size: Sequence[int] | None, align_corners: bool, factors: Sequence[float] | None
+) -> Value:
+    extent, scale = _length(x, size, factors)
+    return linear_line(b, x, extent, align_corners, scale)
+
+
+@lowers("aten.upsample_linear1d.default")
+def linear_line(b: Builder, x: Lowered, size: Sequence[int], align_corners: bool, scale: float | None) -> Value:
+    y = bilinear(b, _line_as_map(x), (1, *size), align_corners, None, scale)
+    return view(y, (*y.shape[:2], y.shape[3]))
+
+
+def _line_as_map(x: Lowered) -> Value:
+    value = quantized(x)
+    if len(value.shape) != 3:
+        raise Unsupported(f"upsampling of rank {len(value.shape)}; rank 3 is allowed")
+    return view(value, (*value.shape[:2], 1, value.shape[2]))
+
+
+def _length(x: Lowered, size: Sequence[int] | None, factors: Sequence[float] | None) -> tuple[list[int], float | None]:
+    wide = None if size is None else (1, *size)
+    extent, _, scale = _extent(_line_as_map(x), wide, None if factors is None else (1.0, *factors))
+    return extent[1:], scale
 
 
 def _map_shape(x: Value) -> tuple[int, int, int, int]:

@@ -40,6 +40,8 @@ from quant.nodes import argument, aten, tensor_items
     aten.unsqueeze.default,
     aten.upsample_bilinear2d.default,
     aten.upsample_bilinear2d.vec,
+    aten.upsample_linear1d.default,
+    aten.upsample_linear1d.vec,
     aten.upsample_nearest1d.default,
     aten.upsample_nearest1d.vec,
     aten.upsample_nearest2d.default,
