@@ -55,8 +55,8 @@ def fold_constants(program: EdgeProgram) -> None:
     """Compute what depends on constants only.
 
     A value is folded if it takes at most 64 KiB, or no more than the constants it comes from, or dequantizes a
-    constant (computing that at each inference would need the memory in RAM), or has no kernel. Random
-    operators and buffers that change are never folded.
+    constant (computing that at each inference would need the memory in RAM), or has no kernel. So is one without
+    elements, since kernels refuse it. Random operators and buffers that change are never folded.
     """
     mutable = set(program.mutated)
     values: dict[fx.Node, Any] = {}
@@ -64,6 +64,8 @@ def fold_constants(program: EdgeProgram) -> None:
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in program.constants and node.name not in mutable:
             sources[node] = frozenset({node})
+        elif _can_fold(node) and _is_empty(node):
+            sources[node] = frozenset()
         elif _can_fold(node) and all(n in sources for n in node.all_input_nodes):
             sources[node] = frozenset().union(*(sources[n] for n in node.all_input_nodes))
     for node in [n for n in sources if n.op == "call_function"]:
@@ -81,6 +83,11 @@ def _can_fold(node: fx.Node) -> bool:
     if not isinstance(target, OpOverload) or target._schema.is_mutable:
         return False
     return torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _is_empty(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and value.numel() == 0
 
 
 def _worth_folding(node: fx.Node, sources: dict[fx.Node, frozenset[fx.Node]], program: EdgeProgram) -> bool:
@@ -120,7 +127,7 @@ def _evaluate(program: EdgeProgram, node: fx.Node, values: dict[fx.Node, Any]) -
     with torch.no_grad():
         while pending:
             top = pending[-1]
-            missing = [n for n in top.all_input_nodes if n not in values]
+            missing = [] if _is_empty(top) else [n for n in top.all_input_nodes if n not in values]
             if top in values:
                 pending.pop()
             elif top.op == "placeholder":
@@ -133,7 +140,7 @@ def _evaluate(program: EdgeProgram, node: fx.Node, values: dict[fx.Node, Any]) -
 
 
 def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    if op_name(node.target) in _EMPTY:
+    if op_name(node.target) in _EMPTY or _is_empty(node):
         return torch.zeros(val(node).shape, dtype=val(node).dtype)
     args = fx.map_arg(node.args, values.__getitem__)
     kwargs = fx.map_arg(dict(node.kwargs), values.__getitem__)

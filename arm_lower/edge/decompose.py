@@ -196,8 +196,19 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for decompose in _fallbacks(func):
             if result is not NotImplemented:
                 break
-            result = decompose(*args, **kwargs)
+            result = self._try(decompose, args, kwargs)
         return result
+
+    @staticmethod
+    def _try(decompose: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Result of a decomposition of torch's, or NotImplemented if it cannot take these operands."""
+        try:
+            return decompose(*args, **kwargs)
+        except (_NoDecomposition, RecursionError):
+            raise
+        except Exception as error:  # noqa: BLE001 - torch raises anything here
+            _log.debug("torch's decomposition failed: %s", error)
+            return NotImplemented
 
     def _emit(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func._schema.is_mutable:

@@ -94,6 +94,8 @@ def _where(graph: fx.Graph, node: fx.Node) -> None:
             condition = _call(graph, node, _aten.reshape.default, condition, [*mask.shape, *[1] * behind])
         if shape != tuple(value.shape):
             values = _call(graph, node, _aten.reshape.default, values, list(shape))
+        if value.dtype != whole.dtype:
+            values = _call(graph, node, _aten._to_copy.default, values, dtype=whole.dtype)
         result = _call(graph, node, _aten.where.self, condition, values, x)
     _replace(node, result)
 
@@ -114,9 +116,9 @@ def _value(node: fx.Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-def _call(graph: fx.Graph, like: fx.Node, target: OpOverload, *args: Any) -> fx.Node:
+def _call(graph: fx.Graph, like: fx.Node, target: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
     """An operator that comes from where ``like`` does; what has no value is given one with all others."""
-    node = graph.call_function(target, args)
+    node = graph.call_function(target, args, kwargs)
     node.meta = {k: v for k, v in like.meta.items() if k != "val"}
     return node
 

@@ -209,14 +209,14 @@ def sub_scalar(x: Tensor, y: Number, alpha: Number = 1) -> Tensor:
 
 
 def _of_one_dtype(target: OpOverload) -> Callable[..., Tensor]:
-    """``target`` of two tensors in the dtype that torch computes in."""
+    """``target`` of two operands in the dtype that torch computes in, without a factor."""
 
     def convert(x: Tensor, y: Tensor, **kwargs: Any) -> Tensor:
-        dtype = torch.result_type(x, y)
-        if isinstance(y, Tensor) and (x.dtype, y.dtype) != (dtype, dtype):
-            return target(_cast(x, dtype), _cast(y, dtype), **kwargs)
-        # Negative factors of uint8 wrap around.
-        return target(x, y, alpha=kwargs["alpha"] % 256) if kwargs.get("alpha", 1) < 0 else NotImplemented
+        dtype, alpha = torch.result_type(x, y), kwargs.pop("alpha", 1)
+        a, b = (_cast(v, dtype) if isinstance(v, Tensor) else v for v in (x, y))
+        if alpha != 1:
+            return target(a, _cast(b * alpha, dtype) if isinstance(b, Tensor) else b * alpha)
+        return NotImplemented if a is x and b is y else target(a, b, **kwargs)
 
     return convert
 
@@ -772,6 +772,11 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     return _aten.slice.Tensor(x, dim, start, start + length)
 
 
+@rule(_aten.unfold.default)
+def unfold(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    return NotImplemented if x.dim() else x.reshape([1])[:size]
+
+
 @rule(_aten.roll.default)
 def roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """Without dimensions the elements move through the whole tensor."""
@@ -823,6 +828,9 @@ def one_hot(x: Tensor, classes: int = -1) -> Tensor:
 
 @rule(_aten.sort.default)
 def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    if x.dtype == torch.bool:
+        values, indices = sort(_cast(x, torch.uint8), dim, descending)
+        return _cast(values, torch.bool), indices
     values, indices = _aten.topk.default(x, x.shape[dim] if x.dim() else 1, dim, descending, True)
     return values, indices
 
@@ -867,6 +875,11 @@ def sum_of_one(x: Tensor, dim: Any, keepdim: bool = False, *, dtype: torch.dtype
     """The sum of a tensor of rank 0, in the dtype of a sum."""
     total = x.dtype if x.is_floating_point() else torch.int64
     return NotImplemented if x.dim() else _cast(x, dtype or total)
+
+
+@rule(_aten.std_mean.dim)
+def std_mean(x: Tensor, dim: Sequence[int] | None, unbiased: bool = True, keepdim: bool = False) -> Any:
+    return _aten.std_mean.correction(x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
 @rule(_aten.var_mean.correction)

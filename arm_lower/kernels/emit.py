@@ -373,7 +373,9 @@ def _bytes(data: torch.Tensor) -> bytes:
     """The elements in memory order."""
     if not data.numel():
         return b""
-    return bytes(data.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+    flat = data.detach().reshape(-1)
+    flat = flat if flat.stride(0) == 1 else flat.clone(memory_format=torch.contiguous_format)  # one element, any stride
+    return bytes(flat.view(torch.uint8).numpy().tobytes())
 
 
 def _bare(kind: str) -> str:

@@ -110,11 +110,13 @@ def _one_integer(x: Any, y: Any, *args: Any, **kwargs: Any) -> str | None:
 
 
 def _add_tensor(x: Any, y: Any, *, alpha: int | float = 1) -> str | None:
+    if alpha != 1 and x.dim() == 0:
+        return "its kernel gives the factor alpha to the wrong operand if the first has rank 0"
     return _one_integer(x, y) or _add(x, y, alpha)
 
 
 def _where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> str | None:
-    return _one_integer(x, y)
+    return None if x.dtype == y.dtype else "its kernel takes two tensors of one dtype"
 
 
 def _shift(x: torch.Tensor, bits: int | float) -> str | None:
@@ -140,8 +142,6 @@ def _no_number(x: torch.Tensor, dim: Any, *args: Any, **kwargs: Any) -> str | No
 
 
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> str | None:
-    if not any(t.numel() for t in tensors):
-        return "its kernel joins no empty tensors"
     return None if len({t.dtype for t in tensors}) == 1 else "its kernel takes tensors of one dtype"
 
 
@@ -208,6 +208,7 @@ _LIMITS: dict[OpOverload, Callable[..., str | None]] = {
     _aten.roll.default: _roll,
     _aten.sum.dim_IntList: _no_number,
     _aten.cumsum.default: _no_number,
+    _aten.unfold.default: _no_number,
     _aten.cat.default: _cat,
     _aten.var_mean.correction: _var_mean,
     _aten.ceil.default: _integer,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.utils._pytree as pytree
 from op_cases import Module, all_cases, exported
 from torch import nn
+from torch._decomp import decomposition_table
 
 from arm_lower.edge import cpu
 from arm_lower.edge.build import from_exported
@@ -104,6 +107,42 @@ def test_random_operators_are_not_folded() -> None:
     program = one(Module(lambda x: x + torch.rand(3)), torch.randn(3))
     cpu.prepare(program)
     assert "aten.rand.default" in names(program)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x[:0] + 1, lambda x: torch.cat([x[:0], x[3:]]), lambda x: x[:0].amax(1)]
+)
+def test_values_without_elements_are_constants(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    program = one(Module(function), torch.randn(3, 4))
+    cpu.prepare(program)
+    assert names(program) == ["aten.clone.default"]
+    program.graph_module.recompile()
+    (found,) = program.graph_module(torch.randn(3, 4), *program.constants.values())
+    assert found.shape == function(torch.randn(3, 4)).shape
+
+
+def test_program_without_inputs_or_constants() -> None:
+    program = one(Module(lambda: torch.arange(4)))
+    cpu.prepare(program)
+    verify(program)
+    assert [t.tolist() for t in program.constants.values()] == [[0, 1, 2, 3]]
+
+
+def test_numbers_wrap_around_in_the_type_of_the_tensor() -> None:
+    x = torch.tensor([200, 3], dtype=torch.uint8)
+    program = one(Module(lambda x: x // 300), x)
+    cpu.prepare(program)
+    program.graph_module.recompile()
+    assert torch.equal(program.graph_module(x, *program.constants.values())[0], x // 300)
+
+
+def test_decomposition_of_torch_that_fails_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise TypeError("not these operands")
+
+    monkeypatch.setitem(decomposition_table, torch.ops.aten.lgamma.default, fails)
+    with pytest.raises(ArmLowerError, match=r"lgamma.*no kernel"):
+        cpu.prepare(one(Module(torch.lgamma), torch.rand(7)))
 
 
 def test_operator_without_any_kernel_is_named() -> None:

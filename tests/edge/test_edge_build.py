@@ -19,6 +19,8 @@ from arm_lower.edge.meta import is_channels_last, module_path
 from arm_lower.edge.program import EdgeProgram
 from arm_lower.edge.verifier import verify
 from arm_lower.errors import ArmLowerError
+from arm_lower.program import to_edge
+from tosa_ref.host import run_pte
 
 
 def export(module: nn.Module, *args: Any, **kwargs: Any) -> torch.export.ExportedProgram:
@@ -217,6 +219,169 @@ def test_unused_constants_go() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     program = from_exported(export(module, torch.randn(1, 3, 4, 4)))
     assert not any("num_batches_tracked" in name for name in program.constants)
+
+
+def _under_autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x @ x.t()
+    return y.float() + 1
+
+
+def _autocast_off(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return x @ x.t()
+
+
+def _both(x: Tensor) -> tuple[Tensor, Tensor]:
+    return _under_autocast(x), _autocast_off(x)
+
+
+WRITTEN_OUT: dict[str, Callable[[Tensor], Any]] = {
+    "autocast": _under_autocast,
+    "autocast disabled": _autocast_off,
+    "autocast of a part": _both,
+    "vmap": lambda x: torch.vmap(torch.dot)(x, x + 1),
+    "vmap of another dimension": lambda x: torch.vmap(torch.dot, in_dims=1)(x, x + 1),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+@pytest.mark.parametrize("kind", ["exported", "module"])
+def test_what_torch_does_around_operators_is_written_out(name: str, kind: str) -> None:
+    module, x = Fn(WRITTEN_OUT[name]), torch.randn(3, 4)
+    exported = export(module, x)
+    program = from_exported(exported) if kind == "exported" else from_module(exported.module(), (x,))
+    verify(program)
+    assert not any("wrap_with" in t or "batch_dim" in t for t in targets(program))
+    assert ("torch.bfloat16" in str(program.graph)) == (name in ("autocast", "autocast of a part"))
+    for found, wanted in zip(run(program, x), pytree.tree_leaves(module(x)), strict=True):
+        assert found.dtype == wanted.dtype
+        torch.testing.assert_close(found, wanted)
+
+
+STRIDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "offset": lambda x: (x + 1).as_strided((2, 4), (8, 1), 8),
+    "no offset": lambda x: (x + 1).as_strided((2, 4), (1, 2)),
+    "overlap": lambda x: (x + 1).as_strided((5, 3), (1, 1), 2),
+    "of an input": lambda x: x.as_strided((5, 3), (1, 1), 2) * 1,
+    "rank 0": lambda x: (x + 1).as_strided((), (), 5),
+    "stride 0": lambda x: (x + 1).as_strided((3, 2), (0, 1), 1),
+    "reshaped": lambda x: (x + 1).reshape(2, -1).as_strided((2, 3), (3, 2), 1),
+    "copy of a part": lambda x: x[1:].clone().as_strided((2, 4), (8, 1), 3),
+    "made contiguous": lambda x: x.t().contiguous().as_strided((3, 8), (4, 1), 8),
+}
+STRIDED_REFUSED: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: (x + 1).t().as_strided((3, 8), (8, 1), 8),
+    "part": lambda x: (x + 1)[1:].as_strided((2, 4), (8, 1)),
+    "step": lambda x: (x + 1)[:, ::2].as_strided((2, 4), (8, 1)),
+    "expanded": lambda x: x[:1].expand(4, 8).as_strided((2, 4), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+@pytest.mark.parametrize("kind", ["exported", "module"])
+def test_as_strided_is_of_the_flat_tensor(name: str, kind: str) -> None:
+    module, x = Fn(STRIDED[name]), torch.randn(4, 8)
+    exported = export(module, x)
+    program = from_exported(exported) if kind == "exported" else from_module(exported.module(), (x,))
+    verify(program)
+    assert torch.equal(run(program, x)[0], module(x))
+    # Also of memory that begins elsewhere, and in the file, on the host.
+    assert torch.equal(run(program, torch.cat([x, x])[4:])[0], module(x))
+    (found,) = run_pte(to_edge(exported).to_executorch().buffer, [x.numpy()])
+    assert torch.equal(torch.from_numpy(found), module(x))
+
+
+@pytest.mark.parametrize("name", STRIDED_REFUSED)
+def test_as_strided_of_other_memory_is_refused(name: str) -> None:
+    with pytest.raises(ArmLowerError, match="as_strided takes a contiguous tensor with offset 0") as caught:
+        from_exported(export(Fn(STRIDED_REFUSED[name]), torch.randn(4, 8)))
+    assert "strides" in caught.value.message
+    assert "clone" in caught.value.hint
+
+
+def _put(x: Tensor, indices: Any, values: Any) -> Tensor:
+    y = x * 1
+    y[indices] = values
+    return y
+
+
+def _put_mask_of_bytes(x: Tensor) -> Tensor:
+    return torch.ops.aten.index_put.default(x, [(x > 0).to(torch.uint8)], torch.full([1], 2.0))  # type: ignore[no-any-return]
+
+
+MASKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "number": lambda x: _put(x, x < 0, 0),
+    "fraction": lambda x: _put(x, x < 0, 0.5),
+    "value of rank 0": lambda x: _put(x, x < 0, x.sum()),
+    "value of one element": lambda x: _put(x, x < 0, x[0, 0, :1]),
+    "leading dimensions": lambda x: _put(x, x[:, :, 0] < 0, 7.0),
+    "rows": lambda x: _put(x, x[:, :, 0] < 0, x[0, 0]),
+    "first dimension": lambda x: _put(x, x[:, 0, 0] < 0, x[1] * 2),
+    "first dimension, one value": lambda x: _put(x, x[:, 0, 0] < 0, x[1:, :1] * 2),
+    "later dimension": lambda x: _put(x, (slice(None), x[0, :, 0] < 0), 3),
+    "last dimension": lambda x: _put(x, (slice(None), slice(None), x[0, 0] < 0), x[:, :, :1]),
+    "part of the tensor": lambda x: _put(x, (0, x[0] < 0), -1),
+    "integers": lambda x: _put((x * 9).int(), x < 0, 4),
+    "number of another dtype": lambda x: _put(x > 1, x < 0, True),
+    "bytes": _put_mask_of_bytes,
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("kind", ["exported", "module"])
+def test_assignment_under_a_mask_is_a_where(name: str, kind: str) -> None:
+    module, x = Fn(MASKS[name]), torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(3))
+    exported = export(module, x)
+    program = from_exported(exported) if kind == "exported" else from_module(exported.module(), (x,))
+    verify(program)
+    assert "aten.where.self" in targets(program)
+    assert "aten.index_put.default" not in targets(program)
+    (found,) = run(program, x)
+    assert found.dtype == module(x).dtype
+    assert torch.equal(found, module(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: _put(x, x > -9, torch.arange(24.0)),
+        lambda x: _put(x, x[:, :, 0] > -9, torch.ones(6, 4)),
+        lambda x: torch.ops.aten.index_put.default(x, [x > 0], torch.tensor(1.0), True),
+        lambda x: torch.ops.aten.index_put.default(x, [x[:, 0, 0] > -9, torch.tensor([0, 1])], torch.tensor(1.0)),
+    ],
+)
+def test_other_assignments_under_a_mask_are_refused(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ArmLowerError, match="one mask alone and one value") as caught:
+        from_exported(export(Fn(function), torch.randn(2, 3, 4)))
+    assert "torch.where" in caught.value.hint
+
+
+class Constant(nn.Module):
+    """No inputs."""
+
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("value", value)
+
+    def forward(self) -> Tensor:
+        return torch.sparse.mm(self.value, torch.ones(3, 2)) if self.value.is_sparse else self.value + 1
+
+
+@pytest.mark.parametrize("kind", ["exported", "module"])
+def test_program_without_inputs(kind: str) -> None:
+    exported = export(Constant(torch.ones(3)))
+    program = from_exported(exported) if kind == "exported" else from_module(exported.module(), ())
+    verify(program)
+    assert run(program)[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("kind", ["exported", "module"])
+def test_sparse_constant_is_refused(kind: str) -> None:
+    exported = export(Constant(torch.eye(3).to_sparse()))
+    with pytest.raises(ArmLowerError, match="value.*layout sparse_coo") as caught:
+        from_exported(exported) if kind == "exported" else from_module(exported.module(), ())
+    assert "to_dense" in caught.value.hint
 
 
 def test_dynamic_shape_is_refused() -> None:

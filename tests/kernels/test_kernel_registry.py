@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -86,3 +88,60 @@ def test_limits() -> None:
     assert unusable(aten.remainder.Scalar, (x, 3), {}) is None
     assert "no kernel" in str(unusable(aten.silu.default, (x,), {}))
     assert "takes index as int64, not int32" in str(unusable(aten.gather.default, (x, 0, x.int()), {}))
+
+
+X, U, NUMBER = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.uint8), torch.tensor(1)
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs", "reason"),
+    [
+        (aten.narrow.default, (X, -1, 0, 1), {}, "no negative dim or start"),
+        (aten.narrow_copy.default, (X, 1, -2, 1), {}, "no negative dim or start"),
+        (aten.sum.dim_IntList, (NUMBER, [-1]), {}, "rank 0"),
+        (aten.cumsum.default, (NUMBER, 0), {}, "rank 0"),
+        (aten.unfold.default, (NUMBER, 0, 1, 1), {}, "rank 0"),
+        (aten.roll.default, (X, [5]), {}, "along dimensions only"),
+        (aten.cat.default, ([X.int(), X],), {}, "one dtype"),
+        (aten.where.self, (X > 0, X, NUMBER), {}, "one dtype"),
+        (aten.maximum.default, (U, NUMBER), {}, "convert a tensor of rank 0 to uint8"),
+        (aten.add.Scalar, (X > 0, 2), {}, "higher kind"),
+        (aten.add.Scalar, (X.int(), 1.5), {}, "higher kind"),
+        (aten.add.Scalar, (U, 1, -1), {}, "no negative alpha"),
+        (aten.sub.Tensor, (U, U), {"alpha": -1}, "no negative alpha"),
+        (aten.add.Tensor, (NUMBER, X), {"alpha": 2}, "the wrong operand"),
+        (aten.clamp.default, (U, None, -1), {}, "no negative numbers for uint8"),
+        (aten.fmod.Scalar, (U, -1), {}, "no negative numbers for uint8"),
+        (aten.pow.Tensor_Scalar, (X.int(), 3), {}, "do not wrap around"),
+        (aten.bitwise_left_shift.Tensor_Scalar, (X.int(), 32), {}, "less than the width"),
+        (aten.bitwise_right_shift.Tensor_Scalar, (U, -1), {}, "less than the width"),
+        (aten.trunc.default, (X.int(),), {}, "large integers"),
+        (aten.var_mean.correction, (NUMBER.float(), [0]), {}, "no mean"),
+        (aten._fft_r2c.default, (X, [1], 0, False), {}, "one half"),
+        (aten._to_copy.default, (X,), {"dtype": torch.complex64}, "complex"),
+    ],
+)
+def test_limits_by_kernel(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any], reason: str) -> None:
+    assert reason in str(unusable(target, args, kwargs))
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs"),
+    [
+        (aten.narrow.default, (X, 1, 0, 1), {}),
+        (aten.sum.dim_IntList, (NUMBER, []), {}),
+        (aten.sum.dim_IntList, (X, [-1]), {}),
+        (aten.roll.default, (X, [5], [-1]), {}),
+        (aten.cat.default, ([X, X], -1), {}),
+        (aten.maximum.default, (X, NUMBER), {}),
+        (aten.maximum.default, (U, X.int()), {}),
+        (aten.add.Tensor, (X, NUMBER), {"alpha": -2}),
+        (aten.add.Scalar, (X.int(), 2, -1), {}),
+        (aten.clamp.default, (X, -1, None), {}),
+        (aten.pow.Tensor_Scalar, (X, 3), {}),
+        (aten.bitwise_left_shift.Tensor_Scalar, (X.int(), 31), {}),
+        (aten.var_mean.correction, (X, [0]), {}),
+    ],
+)
+def test_limits_leave_the_rest_alone(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> None:
+    assert unusable(target, args, kwargs) is None
