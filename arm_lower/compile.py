@@ -304,7 +304,7 @@ class Compiled(NotPickled):
         return args, kwargs
 
     def _reals(self, argument: Any, tensor: BoundaryTensor | None) -> torch.Tensor:
-        found = argument if isinstance(argument, torch.Tensor) else torch.from_numpy(argument)
+        found = argument if isinstance(argument, torch.Tensor) else torch.from_numpy(np.asarray(argument))
         if found.dtype != torch.int8 or tensor is None:
             return found
         return torch.from_numpy(self._real(found.numpy(), tensor))
@@ -471,7 +471,8 @@ def _leaves(result: Any) -> list[Any]:
 
 
 def _is_array(x: Any) -> bool:
-    return isinstance(x, (torch.Tensor, np.ndarray))
+    """Whether it stands for a tensor; numpy's float64 is a Python float too."""
+    return isinstance(x, (torch.Tensor, np.ndarray)) or isinstance(x, np.generic) and not isinstance(x, float)
 
 
 def _without_equal(found: Reals, expected: Reals) -> tuple[Reals, Reals]:

@@ -398,7 +398,7 @@ class EthosUCompileSpec:
         sram_limit: int | None = None,
         effort: str = "normal",
     ) -> None:
-        name = _one_of("target", str(target).lower(), ACCELERATORS)
+        name = _one_of("target", target.lower() if isinstance(target, str) else target, ACCELERATORS)
         family = ACCELERATORS[name].family
         ini = read_ini(config_ini)
         where = f" in {ini.label}"

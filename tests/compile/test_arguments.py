@@ -140,6 +140,18 @@ def test_a_quantized_module_with_keyword_inputs() -> None:
     assert found.exact and found.outputs[0].max_difference == 0
 
 
+@pytest.mark.parametrize("io_dtype", ["float", "int8"])
+def test_an_exported_program_in_channels_last(io_dtype: str) -> None:
+    """Its samples may have any layout."""
+    model, samples = nn.Conv2d(3, 4, 3).eval(), lowering.samples((1, 3, 8, 8))
+    options: dict[str, Any] = {"io_layout": "channels_last", "io_dtype": io_dtype, "verify": True}
+    program = torch.export.export(model, samples[0])
+    found = compiled(program, samples, **options)
+    assert found.verify(samples).exact and found.boundary["outputs"][0].layout == "channels_last"
+    nhwc = [(x.contiguous(memory_format=torch.channels_last),) for (x,) in samples]
+    assert compiled(program, nhwc, **options).buffer == found.buffer
+
+
 # -- nested arguments --------------------------------------------------------------------------------------------
 
 NESTED: dict[str, tuple[Callable[..., Any], Callable[[torch.Tensor], tuple[Any, ...]]]] = {
@@ -239,6 +251,19 @@ def test_bfloat16() -> None:
 
 
 # -- samples of verify -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("io_dtype", ["float", "int8"])
+def test_verify_takes_arrays(io_dtype: str) -> None:
+    function, arguments = NESTED["dict"]
+    samples = [arguments(x) for (x,) in SAMPLES]
+    c = compiled(network(function), samples, io_dtype=io_dtype)
+    arrays = [({k: v.numpy() for k, v in d.items()},) for (d,) in samples]
+    assert c.verify(arrays).outputs == c.verify(samples).outputs
+    scalars = [(torch.tensor(float(k)), x) for k, (x,) in enumerate(SAMPLES)]
+    c = compiled(network(lambda layer, k, x: layer(x) * k), scalars, io_dtype=io_dtype)
+    numbers = [(np.float32(float(k)), x.numpy()) for k, x in scalars]
+    assert c.verify(numbers).outputs == c.verify(scalars).outputs
 
 
 @pytest.mark.parametrize("inputs", [5, None, "x", torch.zeros(1, 8), np.zeros((1, 8)), {"x": X}])
