@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
 import logging
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
@@ -40,7 +42,7 @@ def export(model: nn.Module, arguments: Sequence[Any], origin: str = "the exampl
         ArmLowerError: torch cannot export it, or the model cannot take the arguments.
     """
     try:
-        with exporting():
+        with exporting(), _without_graph():
             return torch.export.export(model, tuple(arguments))
     except Exception as error:
         # torch has no error of its own for this; the model itself knows best what is wrong with its arguments
@@ -153,6 +155,21 @@ def _like(value: Any, name: str) -> Any:
     if not all(isinstance(size, int) for size in value.shape):
         raise ArmLowerError(f"input {name}: a size is dynamic ({list(value.shape)})", STATIC_HINT)
     return torch.zeros(value.shape, dtype=value.dtype)
+
+
+@contextmanager
+def _without_graph() -> Iterator[None]:
+    """What is written to standard error, but for the graph that torch prints when it fails in the middle."""
+    written, graph = io.StringIO(), ""
+    try:
+        with redirect_stderr(written):
+            yield
+    except Exception as error:
+        graph = f"{error.partial_fx_graph}\n" if hasattr(error, "partial_fx_graph") else ""
+        raise
+    finally:
+        text = written.getvalue()
+        sys.stderr.write(text.replace(graph, "") if graph else text)
 
 
 def _own_error(model: nn.Module, arguments: Sequence[Any]) -> Exception | None:

@@ -57,6 +57,9 @@ def quantize(
     if not isinstance(model, (nn.Module, ExportedProgram)):
         raise QuantizationError(f"the model is a {type(model).__name__}",
                                 "give a torch.nn.Module or torch.export.export(model, inputs)")
+    if isinstance(model, fx.GraphModule) and any(isinstance(m, ObserverBase) for m in model.modules()):
+        raise QuantizationError("the model is prepared already",
+                                "call calibrate(model, samples), then convert_pt2e(model)")
     if quantizer is not None:
         check_quantizer(quantizer)
     samples = _iterator(calibration)

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import lowering
@@ -49,10 +50,24 @@ class NumPy(nn.Module):
 
 
 @pytest.mark.parametrize(("model", "hint"), [(Branch(), "torch.where"), (NumPy(), "torch.export documentation")])
-def test_a_model_that_cannot_be_exported(model: nn.Module, hint: str) -> None:
+def test_a_model_that_cannot_be_exported(model: nn.Module, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ArmLowerError, match=f"torch.export cannot export {type(model).__name__}: ") as caught:
         export(model.eval(), (torch.ones(2),))
     assert hint in caught.value.hint and "batch" not in caught.value.hint and "\n" not in caught.value.message
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_model_prints_is_kept(fails: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    class Talks(Branch):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            print("hello", file=sys.stderr)
+            return super().forward(x) if fails else x + 1
+
+    with pytest.raises(ArmLowerError) if fails else nullcontext():
+        export(Talks().eval(), (torch.ones(2),))
+    error = capsys.readouterr().err
+    assert set(error.split()) == {"hello"}
 
 
 @pytest.mark.parametrize(

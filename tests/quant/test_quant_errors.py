@@ -49,6 +49,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "convert without training": (
         lambda: convert_pt2e(prepare_qat_pt2e(exported(), EthosUQuantizer())), "was not calibrated", "sample"),
     "convert a module": (lambda: convert_pt2e(network()), "needs a prepared GraphModule, not Sequential", ""),
+    "quantize what is prepared": (
+        lambda: quantize(prepare_pt2e(exported(), EthosUQuantizer()), (X,), SAMPLES), "prepared already", "convert"),
     "config as quantizer": (
         lambda: quantize(network(), (X,), SAMPLES, CONFIG), "the quantizer is a QuantizationConfig", "set_global"),
     "prepare with a config": (lambda: prepare_pt2e(exported(), CONFIG), "is a QuantizationConfig", "set_global"),
