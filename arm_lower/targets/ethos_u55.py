@@ -48,14 +48,16 @@ PADDING = (
         hint="pad with an operator of its own"),
 )
 
-DILATION = (
-    # Where every column of the input is another phase's, Vela 5.2 reads outside of the input. Seen on all families.
+SPLITS = (
+    # Vela 5.2 makes several operators of these, of which some have no input and read beside it. Seen on all families.
     Row(_CONV, "phases of the dilation without input", "not in the document", high=0, refused=False,
         hint="write the zeros of the dilation into the kernel"),
+    Row(_CONV, "rows that read only padding", "not in the document", high=0, refused=False,
+        hint="pad with an operator of its own"),
 )
 
 _ROWS = (
-    *DILATION,
+    *SPLITS,
     # -- elementwise
     Row(("ARITHMETIC_RIGHT_SHIFT", "LOGICAL_LEFT_SHIFT"), "data type", "DataTypes: int32 only", allowed=("int32",),
         hint="RESCALE to int32 first"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from arm_lower.targets.ethos_u55 import DILATION, PADDING
+from arm_lower.targets.ethos_u55 import PADDING, SPLITS
 from arm_lower.targets.rules import Limits, Row
 
 _AXIS = 1 << 16
@@ -30,4 +30,4 @@ _ROWS = (
 # U55 takes no padded average pool that large.
 _PADDING = tuple(replace(row, ops=(*row.ops, "AVG_POOL2D")) for row in PADDING)
 
-LIMITS = Limits("Ethos-U85", {}, (*_PADDING, *DILATION, *_ROWS))
+LIMITS = Limits("Ethos-U85", {}, (*_PADDING, *SPLITS, *_ROWS))

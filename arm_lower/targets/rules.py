@@ -140,6 +140,12 @@ def _empty_phases(op: Op) -> int:
     return count
 
 
+def _padding_rows(op: Op) -> int:
+    """Rows of padding, at the top or the bottom, that a whole kernel fits into."""
+    height = op.inputs[1].shape[0 if op.kind == "DEPTHWISE_CONV2D" else 1]
+    return max(0, max(_ints(op, "pad")[:2]) - _dilation(op)[0] * (height - 1))
+
+
 def _transposed_stride(op: Op) -> str:
     """Stride of a transposed convolution. Along an axis on which the input and the kernel have one element the stride
     means nothing: it counts as that of the other axis."""
@@ -229,6 +235,7 @@ MEASURES: Mapping[str, Callable[[Op], Value]] = {
     "dilation": lambda op: max(_dilation(op)),
     "padding": lambda op: max(_ints(op, "pad")),
     "phases of the dilation without input": _empty_phases,
+    "rows that read only padding": _padding_rows,
     "padded, with kernel > 8 or stride > 3": lambda op: (
         any(_ints(op, "pad")) and (max(_kernel(op)) > 8 or max(_ints(op, "stride")) > 3)
     ),

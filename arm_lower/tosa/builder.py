@@ -156,6 +156,10 @@ class Builder:
                 pads[end] = 0
         if sizes != list(x.shape):
             x = self.slice(x, [0] * len(sizes), sizes)
+        # Rows that read nothing but padding are rows of the map: Vela cannot compute them alone.
+        empty = [max(0, p - dilation[0] * (kh - 1)) for p in pads[:2]]
+        x = self.pad(x, (0, 0, *empty, 0, 0, 0, 0), input_zp)
+        pads[:2] = [p - e for p, e in zip(pads, empty)]
         kind = "DEPTHWISE_CONV2D" if depthwise else "CONV2D"
         acc = "int48" if x.dtype is DType.INT16 else "int32"
         return self.op(

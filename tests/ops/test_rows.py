@@ -105,6 +105,7 @@ ROWS = [
     Row("conv1d_dilation_strided", lambda: nn.Conv1d(6, 8, 3, padding=4, dilation=4, stride=2), LINE),
     Row("conv_rows_dilation", conv(8, 12, (3, 1), padding=(4, 0), dilation=(4, 1)), ((2, 8, 13, 10),)),
     Row("conv_cropped", lambda: nn.Sequential(conv1d_cropped(6, 8, 4), conv1d_cropped(8, 8, 8)), LINE),
+    Row("conv_1x1_padded", lambda: nn.Sequential(conv(8, 8, 1, padding=1)(), nn.Conv2d(8, 8, 3, padding=4))),
     Row("conv_same", conv(8, 12, 4, padding="same")),
     Row("conv_stride4", conv(8, 12, 5, stride=4, padding=2)),
     Row("conv_patch", conv(3, 16, 4, stride=4), ((1, 3, 16, 24),)),

@@ -81,10 +81,10 @@ LIMIT40 = (1 << 39) - 1
 
 # (operator, measure, condition) -> (inside, outside), the graphs on the two sides of the row's limit.
 PAIRS: dict[tuple[str, str, str], tuple[Build, Build]] = {
-    **{(k, "padding at the top or left", ""): (conv(depthwise=k != "CONV2D", pad=(127, 0, 127, 0)),
+    **{(k, "padding at the top or left", ""): (conv(depthwise=k != "CONV2D", pad=(0, 0, 127, 0)),
                                                conv(depthwise=k != "CONV2D", pad=(0, 0, 128, 0))) for k in WIDE},
-    **{(k, "padding at the bottom or right", ""): (conv(depthwise=k != "CONV2D", pad=(0, 255, 0, 255)),
-                                                   conv(depthwise=k != "CONV2D", pad=(0, 256, 0, 0))) for k in WIDE},
+    **{(k, "padding at the bottom or right", ""): (conv(depthwise=k != "CONV2D", pad=(0, 0, 0, 255)),
+                                                   conv(depthwise=k != "CONV2D", pad=(0, 0, 0, 256))) for k in WIDE},
     **{(k, "padding at the top or left", ""): (pool(k, LONG, (1, 128), (1, 1), (0, 0, 127, 0)),
                                                pool(k, LONG, (1, 129), (1, 1), (0, 0, 128, 0))) for k in POOLS},
     **{(k, "padding at the bottom or right", ""): (pool(k, LONG, (1, 256), (1, 1), (0, 0, 0, 255)),
@@ -97,6 +97,9 @@ PAIRS: dict[tuple[str, str, str], tuple[Build, Build]] = {
     **{(k, "phases of the dilation without input", ""): (
         conv((1, 5, 3, 8), kernel=(1, 2), dilation=(1, 3), pad=(0, 0, 1, 0), depthwise=k != "CONV2D"),
         conv((1, 5, 2, 8), kernel=(1, 2), dilation=(1, 3), pad=(0, 0, 1, 1), depthwise=k != "CONV2D")) for k in WIDE},
+    **{(k, "rows that read only padding", ""): (
+        conv((1, 5, 8, 8), kernel=(3, 3), pad=(2, 2, 1, 1), depthwise=k != "CONV2D"),
+        conv((1, 5, 8, 8), kernel=(3, 3), pad=(0, 3, 1, 1), depthwise=k != "CONV2D")) for k in WIDE},
     ("AVG_POOL2D", "batch", "padded, with kernel > 8 or stride > 3"): (
         pool("AVG_POOL2D", (2, 3, 6, 8), (1, 8), (1, 1), (0, 0, 3, 4)),
         pool("AVG_POOL2D", (2, 3, 6, 8), (1, 9), (1, 1), (0, 0, 4, 4))),

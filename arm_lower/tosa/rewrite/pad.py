@@ -12,7 +12,8 @@ def fold_pads(graph: Graph) -> bool:
 
     For convolutions where it pads with their zero point, for MAX_POOL2D where it pads with the lowest value. Not for
     AVG_POOL2D (its own padding does not count in the mean), not where batch or channels are padded, not where the
-    padding would reach the kernel's size in a pool, and only if all readers can take it.
+    padding would reach the kernel's size in a pool, or its height in a convolution, and only if all readers can take
+    it.
     """
     changed = False
     readers = graph.consumers()
@@ -35,7 +36,10 @@ def _takes(user: Op, pad: Op, padding: tuple[int, ...]) -> bool:
     if user.inputs[0] is not pad.output or pad.output in user.inputs[1:]:
         return False
     if user.kind in CONVOLUTIONS:
-        return pad.attrs["pad_const"] == user.attrs["input_zp"]
+        rows = user.inputs[1].shape[0 if user.kind == "DEPTHWISE_CONV2D" else 1]
+        reach = user.integers("dilation")[0] * (rows - 1)
+        read = all(p + q <= reach or not q for p, q in zip(user.integers("pad")[:2], padding[2:4]))
+        return read and pad.attrs["pad_const"] == user.attrs["input_zp"]
     if user.kind != "MAX_POOL2D" or pad.attrs["pad_const"] != pad.output.dtype.range[0]:
         return False
     kernel, own = user.integers("kernel"), user.integers("pad")
