@@ -356,7 +356,7 @@ def _channels_in_parts(view: View, op: Op) -> Iterator[Edge]:
 
 
 def _sliced_old(view: View, op: Op) -> Iterator[Edge]:
-    turned = op.kind in _EXTREMA and not _along_width(op)
+    turned = op.kind == "REDUCE_MIN" or (op.kind == "REDUCE_MAX" and not _along_width(op))
     summed = op.kind == "REDUCE_SUM" and _along_channels(op)
     batched = op.kind in (_WINDOWS | _EXTREMA | {"REDUCE_SUM"}) and _batched(op)
     if turned or summed or batched or op.kind in ("MATMUL", "TRANSPOSE_CONV2D"):
