@@ -100,27 +100,29 @@ def _unsigned(x: torch.Tensor, *numbers: int | float | None, **named: int | floa
     return "its kernel takes no negative numbers for uint8" if refused else None
 
 
-def _one_integer(x: Any, y: Any, *args: Any, **kwargs: Any) -> str | None:
+def _one_integer(x: Any, other: Any, *args: Any, **kwargs: Any) -> str | None:
     """torch converts the number of a tensor of rank 0 to the type that is computed in, where it may wrap around."""
-    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
+    if not isinstance(x, torch.Tensor) or not isinstance(other, torch.Tensor):
         return None
-    dtype = torch.result_type(x, y)
-    refused = not dtype.is_floating_point and any(t.dim() == 0 and t.dtype not in (dtype, torch.bool) for t in (x, y))
+    dtype = torch.result_type(x, other)
+    wrong = [t for t in (x, other) if t.dim() == 0 and t.dtype not in (dtype, torch.bool)]
+    refused = not dtype.is_floating_point and wrong
     return f"its kernel does not convert a tensor of rank 0 to {str(dtype).removeprefix('torch.')}" if refused else None
 
 
-def _add_tensor(x: Any, y: Any, *, alpha: int | float = 1) -> str | None:
-    if alpha != 1 and x.dim() == 0:
+def _add_tensor(x: Any, other: Any, *, alpha: int | float = 1) -> str | None:
+    if alpha != 1 and isinstance(x, torch.Tensor) and x.dim() == 0:
         return "its kernel gives the factor alpha to the wrong operand if the first has rank 0"
-    return _one_integer(x, y) or _add(x, y, alpha)
+    return _one_integer(x, other) or _add(x, other, alpha)
 
 
-def _where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> str | None:
-    return None if x.dtype == y.dtype else "its kernel takes two tensors of one dtype"
+def _where(condition: torch.Tensor, x: Any, other: Any) -> str | None:
+    dtypes = {t.dtype for t in (x, other) if isinstance(t, torch.Tensor)}
+    return None if len(dtypes) < 2 else "its kernel takes two tensors of one dtype"
 
 
-def _shift(x: torch.Tensor, bits: int | float) -> str | None:
-    within = 0 <= bits < torch.iinfo(torch.int64 if x.dtype == torch.bool else x.dtype).bits
+def _shift(x: torch.Tensor, other: int | float) -> str | None:
+    within = 0 <= other < torch.iinfo(torch.int64 if x.dtype == torch.bool else x.dtype).bits
     return None if within else "its kernel shifts by less than the width of the type"
 
 
@@ -137,8 +139,8 @@ def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> s
     return None if dims else "its kernel rolls along dimensions only"
 
 
-def _no_number(x: torch.Tensor, dim: Any, *args: Any, **kwargs: Any) -> str | None:
-    return "its kernel has no dim for a tensor of rank 0" if x.dim() == 0 and dim != [] else None
+def _no_number(x: torch.Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> str | None:
+    return "its kernel has no dim for a tensor of rank 0" if x.dim() == 0 and dim not in ([], None) else None
 
 
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> str | None:

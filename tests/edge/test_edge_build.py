@@ -292,6 +292,36 @@ def test_as_strided_is_of_the_flat_tensor(name: str, kind: str) -> None:
     assert torch.equal(torch.from_numpy(found), module(x))
 
 
+def _quantized(x: Tensor) -> Tensor:
+    ops, q = torch.ops.quantized_decomposed, (0.05, 3, -128, 127, torch.int8)
+    return ops.dequantize_per_tensor(ops.quantize_per_tensor(x, *q), *q)  # type: ignore[no-any-return]
+
+
+def _without_quantized_values(function: Callable[[Tensor], Tensor], x: Tensor) -> torch.fx.GraphModule:
+    """A graph as PT2E leaves it: the nodes that it inserts have no values."""
+    module = export(Fn(function), x).module()
+    for node in module.graph.nodes:
+        if "quantize" in str(node.target):
+            del node.meta["val"]
+    return module  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: _quantized(x + 1).as_strided((2, 4), (8, 1), 8) * 1,
+        lambda x: _put(_quantized(x), _quantized(x) < 0, _quantized(x.sum())),
+    ],
+)
+def test_strides_and_masks_of_quantized_values(function: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(4, 8)
+    program = from_module(_without_quantized_values(function, x), (x,))
+    verify(program)
+    torch.testing.assert_close(run(program, x)[0], function(x))
+    with pytest.raises(ArmLowerError, match="as_strided takes a contiguous tensor"):
+        from_module(_without_quantized_values(lambda x: _quantized((x + 1).t()).as_strided((3,), (8,)), x), (x,))
+
+
 @pytest.mark.parametrize("name", STRIDED_REFUSED)
 def test_as_strided_of_other_memory_is_refused(name: str) -> None:
     with pytest.raises(ArmLowerError, match="as_strided takes a contiguous tensor with offset 0") as caught:
@@ -307,7 +337,8 @@ def _put(x: Tensor, indices: Any, values: Any) -> Tensor:
 
 
 def _put_mask_of_bytes(x: Tensor) -> Tensor:
-    return torch.ops.aten.index_put.default(x, [(x > 0).to(torch.uint8)], torch.full([1], 2.0))  # type: ignore[no-any-return]
+    mask = (x[:, 0, 0] > 0).to(torch.uint8)
+    return torch.ops.aten.index_put.default(x, [mask], x[:1] * 2)  # type: ignore[no-any-return]
 
 
 MASKS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -107,6 +107,27 @@ class Trunk(nn.Module):
         return torch.log_softmax(self.head(y.flatten(1)), 1), y
 
 
+class Autocast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.linear(x).relu()
+        with torch.autocast("cpu", enabled=False):
+            z = self.linear(x)
+        return y, y.float() + z
+
+
+def assign_under_masks(x: Tensor) -> Tensor:
+    y = x * 2
+    y[y < 0] = 0
+    y[:, y[0] > 0.5] = 3
+    y[y[:, 0] > 0] = x[0]
+    return y
+
+
 IMAGE = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 SMALL = torch.randn(2, 2, generator=torch.Generator().manual_seed(2))
 PROGRAMS: dict[str, tuple[Callable[[], nn.Module], list[tuple[Any, ...]]]] = {
@@ -116,6 +137,11 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], list[tuple[Any, ...]]]] = {
     "channels last": (Trunk, [(IMAGE.to(memory_format=torch.channels_last),)]),
     "numbers": (Mixed, [(SMALL, 3, 2.0)]),
     "input changed in place": (lambda: Module(lambda x: x.relu_() + 1), [(SMALL,)]),
+    "autocast": (Autocast, [(torch.linspace(-2, 2, 16).reshape(2, 8),)]),
+    "vmap": (lambda: Module(lambda x: torch.vmap(torch.dot)(x, x + 1)), [(SMALL,)]),
+    "masks": (lambda: Module(assign_under_masks), [(IMAGE[0, 0],)]),
+    "as_strided": (lambda: Module(lambda x: (x + 1).as_strided((5, 3), (1, 2), 9) * 1), [(IMAGE,)]),
+    "no inputs": (lambda: Module(lambda: torch.arange(5) * 2), [()]),
     "encoder": (lambda: nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), [(torch.randn(2, 6, 16),)]),
 }
 

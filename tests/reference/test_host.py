@@ -135,6 +135,20 @@ def test_views_move_no_data() -> None:
     assert result.tolist() == (2 * np.arange(12).reshape(4, 3)).tolist()
 
 
+@pytest.mark.parametrize("offset", [None, 0, 2])
+def test_strides_count_from_the_tensor(offset: int | None) -> None:
+    """Not from where the memory begins that it lies in."""
+    m, program = method()
+    x, out = m.add_tensor(F32, (2, 3), Planned(64)), m.add_tensor(F32, (2, 2), Planned(128))
+    m.add_input(x)
+    m.add_output(out)
+    where = m.add_null() if offset is None else m.add_int(offset)
+    m.kernel("aten::as_strided_copy", "out", x, m.add_int_list((2, 2)), m.add_int_list((2, 1)), where, out, out)
+    found, = run_pte(emit(program.build()), [np.arange(6, dtype=np.float32).reshape(2, 3)])
+    start = offset or 0
+    assert found.tolist() == [[start, start + 1], [start + 2, start + 3]]
+
+
 def test_dynamic_sizes_are_checked() -> None:
     data = emit(samples.dynamic().program)
     with pytest.raises(ArmLowerError) as error:
