@@ -26,8 +26,8 @@ def functional(module: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
 
 
 def close(found: Tensor, wanted: Tensor) -> None:
-    """Not equal, since sums go over other strides."""
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+    """Not equal, since sums go over other strides, also those of values without a mean, where nothing else is left."""
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
 def views(x: Tensor) -> list[Callable[[], Tensor]]:
