@@ -356,10 +356,9 @@ def _channels_in_parts(view: View, op: Op) -> Iterator[Edge]:
 
 
 def _sliced_old(view: View, op: Op) -> Iterator[Edge]:
-    turned = op.kind == "REDUCE_MIN" or (op.kind == "REDUCE_MAX" and not _along_width(op))
     summed = op.kind == "REDUCE_SUM" and _along_channels(op)
-    batched = op.kind in (_WINDOWS | _EXTREMA | {"REDUCE_SUM"}) and _batched(op)
-    if turned or summed or batched or op.kind in ("MATMUL", "TRANSPOSE_CONV2D"):
+    batched = op.kind in (_WINDOWS | {"REDUCE_SUM"}) and _batched(op)
+    if op.kind in _EXTREMA or summed or batched or op.kind in ("MATMUL", "TRANSPOSE_CONV2D"):
         yield from _of_slice(view, op)
 
 
@@ -478,6 +477,13 @@ def _reshaped_reduction(view: View, op: Op) -> Iterator[Edge]:
         maker = view.maker(op.inputs[0], frozenset({"RESCALE"}))
         if maker is not None and maker.kind == "REDUCE_SUM" and not _along_channels(maker):
             yield Edge(op.inputs[0], op)  # Vela turns such a sum into one over channels
+            return
+        maker = view.makers.get(op.inputs[0])
+        while maker is not None and (is_view(maker) or maker.kind in _TURNS | _POINTWISE):
+            if maker.kind not in _POINTWISE and maker.inputs[0].shape[-1:] == (1,):
+                yield Edge(op.inputs[0], op)
+                return
+            maker = view.makers.get(maker.inputs[0])
 
 
 def _two_activations(view: View, op: Op) -> Iterator[Edge]:

@@ -280,6 +280,8 @@ RAW = [
     (_steps(MAP, I8, "slice W", "REDUCE_MAX H"), OLD, NEW),
     (_steps(MAP, I8, "REDUCE_MAX H", "concat W 0"), OLD, NEW),
     (_steps(MAP, I8, "max pool", "slice H", "REDUCE_MIN W"), ("u55-128",), NEW),
+    (_steps(MAP, I16, "REDUCE_MIN W", "slice H", "REDUCE_MAX W"), ("u55-128",), NEW),
+    (_steps((1, 4, 6, 1), I16, "slice W", "transpose (0, 3, 1, 2)", "clamp", "REDUCE_MAX C"), OLD + NEW, ()),
     (_steps(MAP, I32, "slice W", "REDUCE_SUM C"), OLD + NEW, ()),
     (_steps(MAP, I8, "max pool", "widen far"), NEW, OLD),
     (_steps((1, 7, 1, 16), I8, "REDUCE_MIN C", "widen to 16 far"), OLD, NEW),
