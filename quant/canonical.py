@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._decomp import core_aten_decompositions
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
@@ -71,6 +69,9 @@ def _only_values(gm: fx.GraphModule, node: fx.Node) -> None:
 
 def _definition(node: fx.Node) -> fx.GraphModule | None:
     """The operator on its own in PyTorch's terms, or None if it is not one tensor's function of tensors."""
+    from torch._decomp import core_aten_decompositions  # these two take a third of a second to import
+    from torch.fx.experimental.proxy_tensor import make_fx
+
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     values = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
     given = [v for v, leaf in zip(values, leaves) if isinstance(leaf, fx.Node)]
