@@ -285,8 +285,8 @@ def side_by_side(
     out = window.out(0, t.shape[1], w.shape[2])
     t = b.pad(t, (0, 0, first, last, 0, 0, 0, 0), zero_point)
     n, height, width, channels = t.shape
-    dense = replace(window, pad=(top // d, bottom // d, 0, 0), dilation=(1, window.dilation[1]))
-    acc = accumulate(b, b.reshape(t, (n, height // d, d * width, channels)), w, bias, dense, groups, zero_point)
+    undilated = replace(window, pad=(top // d, bottom // d, 0, 0), dilation=(1, window.dilation[1]))
+    acc = accumulate(b, b.reshape(t, (n, height // d, d * width, channels)), w, bias, undilated, groups, zero_point)
 
     def join(parts: list[Tensor]) -> Tensor:
         y = acc.join(parts)

@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from arm_lower.errors import Unsupported
+from arm_lower.targets.rules import is_wide_average
 from arm_lower.tosa.ir import Attr, DType, Graph, Op, Tensor
 from arm_lower.tosa.spec import infer
 
@@ -382,7 +383,7 @@ def _part_new(view: View, op: Op) -> Iterator[Edge]:
 def _is_split(op: Op) -> bool:
     """Whether Vela makes several operators, each with a slice of its own, of a convolution or average pool."""
     if op.kind == "AVG_POOL2D":
-        return any(op.integers("pad")) and (max(op.integers("kernel")) > 8 or max(op.integers("stride")) > 3)
+        return is_wide_average(op)
     if op.kind not in ("CONV2D", "DEPTHWISE_CONV2D"):
         return False
     return max(op.integers("dilation")) > 2 or (max(op.integers("stride")) > 3 and any(op.integers("pad")))

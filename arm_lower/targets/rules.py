@@ -146,6 +146,11 @@ def _padding_rows(op: Op) -> int:
     return max(0, max(_ints(op, "pad")[:2]) - _dilation(op)[0] * (height - 1))
 
 
+def is_wide_average(op: Op) -> bool:
+    """Whether an AVG_POOL2D is more than Ethos-U85 does in one operation; without padding it is not."""
+    return any(_ints(op, "pad")) and (max(_kernel(op)) > 8 or max(_ints(op, "stride")) > 3)
+
+
 def _transposed_stride(op: Op) -> str:
     """Stride of a transposed convolution. Along an axis on which the input and the kernel have one element the stride
     means nothing: it counts as that of the other axis."""
@@ -236,9 +241,7 @@ MEASURES: Mapping[str, Callable[[Op], Value]] = {
     "padding": lambda op: max(_ints(op, "pad")),
     "phases of the dilation without input": _empty_phases,
     "rows that read only padding": _padding_rows,
-    "padded, with kernel > 8 or stride > 3": lambda op: (
-        any(_ints(op, "pad")) and (max(_kernel(op)) > 8 or max(_ints(op, "stride")) > 3)
-    ),
+    "padded, with kernel > 8 or stride > 3": is_wide_average,
     "padded": lambda op: any(_ints(op, "pad")),
     "not padded": lambda op: not any(_ints(op, "pad")),
     "padding at the top or left": lambda op: _padding(op, True),

@@ -25,9 +25,9 @@ def functional(module: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
     return gm
 
 
-def close(found: Tensor, wanted: Tensor) -> None:
-    """Not equal, since sums go over other strides, also those of values without a mean, where nothing else is left."""
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4, equal_nan=True)
+def close(found: Tensor, wanted: Tensor, atol: float = 1e-5) -> None:
+    """Not equal, since sums go over other strides."""
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=atol, equal_nan=True)
 
 
 def views(x: Tensor) -> list[Callable[[], Tensor]]:
@@ -103,4 +103,5 @@ def test_random_programs_as_files(steps: Any) -> None:
     host = Host(to_edge(exported).to_executorch().buffer)
     for call in range(3):
         for w, g in zip(eager(x + call), host.run([(x + call).numpy()]), strict=True):
-            close(torch.as_tensor(g).reshape(w.shape), w)
+            # Sums of values that cancel each other: what is left has the size of the rounding of the terms.
+            close(torch.as_tensor(g).reshape(w.shape), w, atol=1e-4)
